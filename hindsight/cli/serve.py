@@ -1,0 +1,86 @@
+"""hindsight serve: runs the server until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from hindsight.app import App
+from hindsight.embedding import Embedder
+from hindsight.folder import held_folder
+from hindsight.settings import Settings, SettingsError, read_settings, unknown_variables, variable
+from hindsight.telemetry import configure_logging
+from hindsight.wiring import make_embedder, open_banks
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+logger = logging.getLogger("hindsight")
+
+
+def add(commands: Subparsers) -> None:
+    """Add the command, with an option for every setting."""
+    parser = commands.add_parser("serve", help="run the server", description="Run the server.")
+    for name, field in Settings.model_fields.items():
+        about = f"{field.description} [{variable(name)}, default {field.default}]".replace("%", "%%")
+        parser.add_argument(f"--{name.replace('_', '-')}", help=about, metavar="VALUE")
+    parser.set_defaults(run=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    settings = read_settings(**{name: getattr(arguments, name) for name in Settings.model_fields})
+    configure_logging(settings)
+    for warning in unknown_variables(os.environ):
+        logger.warning("%s", warning)
+    if not settings.on_loopback and not settings.allow_anonymous:
+        raise SettingsError(
+            f"{variable('host')}={settings.host!r}: without keys the server listens on loopback only; "
+            f"to let anyone in who reaches it, set {variable('allow_anonymous')}=true"
+        )
+    embedder = make_embedder(settings)
+    with held_folder(settings.data_dir, "hindsight serve") as folder:
+        asyncio.run(_run(settings, folder, embedder))
+    return 0
+
+
+async def _run(settings: Settings, folder: Path, embedder: Embedder) -> None:
+    async with open_banks(settings, folder, embedder) as banks:
+        app = App(settings, banks, embedder)
+        async with app.running():
+            config = uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=1,
+            )
+            await _Server(config, app).serve()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with streams that end before it waits for connections to close."""
+
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers:
+            host, port = server.sockets[0].getsockname()[:2]
+            logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._app.drain()
+        await super().shutdown(sockets)

@@ -1,0 +1,1 @@
+"""The server's doors: ASGI classes, each for one kind of URL, and the middleware around them."""

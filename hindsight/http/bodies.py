@@ -1,0 +1,67 @@
+"""Request bodies, read within a limit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope
+
+from hindsight.errors import InvalidArgument
+from hindsight.messages import EDGE
+
+SKIPPED = 16  # an oversized body is read to its end, for its id, up to so many times the limit
+_JSON_TYPE = re.compile(rb"\s*application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+
+
+class ClientGone(Exception):
+    """The client left before its body was complete; there is nobody to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """What is kept of a body over the limit: its first and last bytes. `whole` says whether its end was reached."""
+
+    head: bytes
+    tail: bytes
+    whole: bool
+
+
+async def read_body(receive: Receive, most: int) -> bytes | Oversized:
+    """The whole body, or its edges when it has more than `most` bytes. Raises ClientGone.
+
+    A body over the limit is never held in memory: what comes after the limit is dropped as it arrives.
+    """
+    event = await receive()
+    if event["type"] == "http.request" and not event.get("more_body") and len(event["body"]) <= most:
+        return bytes(event["body"])
+    kept, size = bytearray(), 0
+    head = tail = b""
+    while event["type"] == "http.request":
+        part = event.get("body", b"")
+        size += len(part)
+        if size <= most:
+            kept += part
+        else:
+            head = head or bytes((kept + part)[:EDGE])
+            tail = (tail + bytes(kept) + part)[-EDGE:]
+            kept.clear()
+        if not event.get("more_body"):
+            return bytes(kept) if size <= most else Oversized(head, tail, whole=True)
+        if size > most * SKIPPED:
+            return Oversized(head, tail, whole=False)
+        event = await receive()
+    raise ClientGone
+
+
+def require_json(scope: Scope) -> None:
+    """Raises InvalidArgument (answer it with 415) unless the body says it is JSON.
+
+    A browser may send text/plain to any site without asking; with JSON it has to ask first.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-type" and (value == b"application/json" or _JSON_TYPE.fullmatch(value)):
+            return
+    raise InvalidArgument(
+        "the body must be JSON", next_action="Send it with the header Content-Type: application/json."
+    )

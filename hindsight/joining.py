@@ -1,0 +1,64 @@
+"""Joins calls that arrive together into one run: one embedding, one commit for many.
+
+A lone call runs at once. What arrives while a run is under way waits for its end and then runs together, so the busier
+the server is, the more each run does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class Joiner(Generic[ItemT, ResultT]):
+    """Runs `work` on what has arrived, at most `most` items at a time, one run after another.
+
+    `work` answers with one result or exception per item, in order; an exception that it raises reaches every item's
+    caller. A caller that goes away does not undo the work that others share.
+    """
+
+    def __init__(self, work: Callable[[Sequence[ItemT]], Awaitable[Sequence[ResultT | Exception]]], most: int) -> None:
+        self._work = work
+        self._most = most
+        self._waiting: deque[tuple[ItemT, asyncio.Future[ResultT]]] = deque()
+        self._runner: asyncio.Task[None] | None = None
+
+    async def __call__(self, item: ItemT, *, first: bool = False) -> ResultT:
+        """The result of `item`; `first` puts it before what is waiting."""
+        future: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+        (self._waiting.appendleft if first else self._waiting.append)((item, future))
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run())
+        return await future
+
+    async def settle(self) -> None:
+        """Return when nothing is waiting or under way."""
+        while self._runner is not None:
+            await asyncio.wait([self._runner])
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+                outcomes = await asyncio.gather(self._work([item for item, _ in batch]), return_exceptions=True)
+                self._tell(batch, outcomes[0])
+        finally:
+            self._runner = None
+
+    @staticmethod
+    def _tell(
+        batch: list[tuple[ItemT, asyncio.Future[ResultT]]], outcome: Sequence[ResultT | Exception] | BaseException
+    ) -> None:
+        results = [outcome] * len(batch) if isinstance(outcome, BaseException) else outcome
+        for (_, future), result in zip(batch, results, strict=True):
+            if future.done():
+                continue
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)

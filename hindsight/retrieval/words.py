@@ -1,0 +1,157 @@
+"""The word index of one bank: which passages hold a term, and how well a query's terms fit each passage.
+
+Postings are kept in blocks of BLOCK passages by key. A full block is frozen into arrays, which a ledger may keep and
+give back; the last one grows in memory. Scores are BM25 (Robertson and Zaragoza, "The Probabilistic Relevance
+Framework", 2009) with the idf of Lucene, divided by the best that the query could get, so they lie in 0..1 for every
+query and bank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from hindsight.retrieval.terms import terms
+
+BLOCK = 4096
+# Short memories repeat few words, so counts saturate soon; full length normalisation keeps long ones from winning by
+# sheer size.
+_K1, _B = 0.9, 1.0
+_MOST = 255
+
+Keys = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A frozen block: for each of T terms, sorted by hash, the passages that hold it and how often.
+
+    `lengths` uint16 [BLOCK] terms per passage; `hashes` uint64 [T]; `starts` uint32 [T + 1] into `rows` uint16 [P], the
+    passage's place in the block, and `counts` uint8 [P].
+    """
+
+    lengths: npt.NDArray[np.uint16]
+    hashes: npt.NDArray[np.uint64]
+    starts: npt.NDArray[np.uint32]
+    rows: npt.NDArray[np.uint16]
+    counts: npt.NDArray[np.uint8]
+
+    def find(self, term: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
+        at = int(np.searchsorted(self.hashes, np.uint64(term)))
+        if at == len(self.hashes) or self.hashes[at] != term:
+            return self.rows[:0], self.counts[:0]
+        part = slice(self.starts[at], self.starts[at + 1])
+        return self.rows[part], self.counts[part]
+
+    def as_bytes(self) -> bytes:
+        sizes = np.array([len(self.hashes), len(self.rows)], np.uint32)
+        parts = (sizes, self.lengths, self.hashes, self.starts, self.rows, self.counts)
+        return b"".join(part.tobytes() for part in parts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Block:
+        distinct, postings = (int(size) for size in np.frombuffer(data, np.uint32, 2))
+        ends = np.cumsum([8, BLOCK * 2, distinct * 8, (distinct + 1) * 4, postings * 2, postings])
+        parts = [data[start:end] for start, end in pairwise(ends)]
+        return cls(
+            np.frombuffer(parts[0], np.uint16),
+            np.frombuffer(parts[1], np.uint64),
+            np.frombuffer(parts[2], np.uint32),
+            np.frombuffer(parts[3], np.uint16),
+            np.frombuffer(parts[4], np.uint8),
+        )
+
+
+@dataclass(slots=True)
+class Growing:
+    """The block that still grows."""
+
+    lengths: npt.NDArray[np.uint16] = field(default_factory=lambda: np.zeros(BLOCK, np.uint16))
+    postings: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, row: int, found: Sequence[str]) -> None:
+        self.lengths[row] = min(len(found), 65_535)
+        for term, count in Counter(found).items():
+            self.postings.setdefault(_hash(term), []).append(row << 8 | min(count, _MOST))
+
+    def find(self, term: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
+        packed = np.array(self.postings.get(term, ()), np.uint32)
+        return (packed >> 8).astype(np.uint16), (packed & _MOST).astype(np.uint8)
+
+    def freeze(self) -> Block:
+        hashes = np.array(sorted(self.postings), np.uint64)
+        sizes = [len(self.postings[int(term)]) for term in hashes]
+        packed = np.fromiter(chain.from_iterable(self.postings[int(term)] for term in hashes), np.uint32)
+        starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.uint32)
+        return Block(self.lengths, hashes, starts, (packed >> 8).astype(np.uint16), (packed & _MOST).astype(np.uint8))
+
+
+class WordIndex:
+    """All blocks of a bank. `add` takes keys in ascending order."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, Block | Growing] = {}
+
+    def put(self, number: int, block: Block) -> None:
+        """Take over a block that was frozen before."""
+        self._blocks[number] = block
+
+    def add(self, passages: Iterable[tuple[int, str]]) -> None:
+        """Index passages by key and text."""
+        for key, text in passages:
+            block = self._blocks.setdefault(key // BLOCK, Growing())
+            assert isinstance(block, Growing)  # keys ascend, and only blocks behind the last are frozen
+            block.add(key % BLOCK, terms(text))
+
+    def freeze(self, top: int) -> list[tuple[int, Block]]:
+        """Freeze the blocks that no key above `top` can change; returns them with their numbers."""
+        done = [(n, b.freeze()) for n, b in self._blocks.items() if isinstance(b, Growing) and (n + 1) * BLOCK <= top]
+        self._blocks.update(done)
+        return done
+
+    def score(self, query: str, alive: Mask) -> Scores:
+        """How well each passage fits the query's words: float32 [len(alive)] in 0..1, by key; 0 where not alive."""
+        scores = np.zeros(len(alive), np.float32)
+        asked = [_hash(term) for term in dict.fromkeys(terms(query))]
+        if not asked or not alive.any():
+            return scores
+        lengths = self._lengths(len(alive))
+        total = int(alive.sum())
+        mean = max(1.0, float(lengths[alive].mean()))
+        ideal = 0.0
+        for term in asked:
+            keys, counts = self._find(term, alive)
+            idf = np.log1p((total - len(keys) + 0.5) / (len(keys) + 0.5))
+            ideal += (_K1 + 1) * idf
+            norm = _K1 * (1 - _B + _B * lengths[keys] / mean)
+            scores[keys] += idf * (_K1 + 1) * counts / (counts + norm)
+        return scores / np.float32(ideal)
+
+    def _find(self, term: int, alive: Mask) -> tuple[Keys, npt.NDArray[np.float32]]:
+        found = [(number * BLOCK, *block.find(term)) for number, block in list(self._blocks.items())]
+        keys = np.concatenate([first + rows.astype(np.int64) for first, rows, _ in found])
+        counts = np.concatenate([counts for _, _, counts in found]).astype(np.float32)
+        living = keys < len(alive)  # what another thread has added since `alive` was taken
+        living[living] = alive[keys[living]]
+        return keys[living], counts[living]
+
+    def _lengths(self, size: int) -> npt.NDArray[np.float32]:
+        lengths = np.zeros(size, np.float32)
+        for number, block in list(self._blocks.items()):
+            part = lengths[number * BLOCK : (number + 1) * BLOCK]
+            part[:] = block.lengths[: len(part)]
+        return lengths
+
+
+@lru_cache(maxsize=1 << 16)
+def _hash(term: str) -> int:
+    return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest(), "little")

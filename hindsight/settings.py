@@ -1,0 +1,109 @@
+"""Every option of the server once, with its default, its bounds and its meaning.
+
+Each is read from the environment as HINDSIGHT_ and the name in capitals. README's table repeats them; a test compares.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "HINDSIGHT_"
+KIB, MIB = 1024, 1024 * 1024
+
+
+class SettingsError(ValueError):
+    """An option that is not what it must be; the text has a line per option: name, value and rule."""
+
+
+class Settings(BaseSettings):
+    """The server's options; frozen once read."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    root_path: str = Field("", description="path prefix that a proxy strips, put before the announced message paths")
+    data_dir: Path = Field(Path("data"), description="folder that holds everything stored")
+    timezone: str = Field("UTC", description="zone of naive times and of words such as 'yesterday'")
+    embedder: str = Field("onnx", description="embedder: onnx, or package.module:factory")
+    model_dir: Path = Field(
+        Path(sys.prefix) / "share" / "hindsight" / "model", description="folder of the onnx embedder's model"
+    )
+    embedder_threads: int = Field(2, ge=1, le=64, description="threads that embed")
+    open_banks: int = Field(64, ge=1, le=10_000, description="banks kept open; the least recently used are closed")
+    max_body: int = Field(4 * MIB, ge=KIB, le=1024 * MIB, description="largest request body, in bytes")
+    max_sessions: int = Field(2_000, ge=1, le=100_000, description="sessions open at once")
+    session_calls: int = Field(32, ge=1, le=10_000, description="calls in flight in one session")
+    total_calls: int = Field(256, ge=1, le=100_000, description="calls in flight in all")
+    call_deadline: float = Field(30.0, gt=0, le=3600, description="longest that a call may take, in seconds")
+    send_timeout: float = Field(
+        30.0, gt=0, le=3600, description="time after which a client that does not read is dropped, in seconds"
+    )
+    session_idle: float = Field(86_400.0, gt=0, description="a session without a message for so long ends, in seconds")
+    ping_interval: float = Field(15.0, gt=0, le=3600, description="time between keepalive comments, in seconds")
+    drain_time: float = Field(10.0, ge=0, le=3600, description="time that calls in flight get at shutdown, in seconds")
+    allowed_hosts: str = Field(
+        "", description="Host headers accepted, by commas; empty: loopback names when on loopback, else any"
+    )
+    allowed_origins: str = Field(
+        "", description="browser origins accepted, by commas; empty: loopback when on loopback, else none"
+    )
+    allow_anonymous: bool = Field(False, description="listen on a non-loopback address without keys")
+    log_format: Literal["text", "json"] = Field("text", description="form of the log lines: text or json")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe lines logged")
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone_exists(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError("an IANA time zone such as Europe/Berlin") from error
+        return name
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone of naive times."""
+        return ZoneInfo(self.timezone)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def variable(name: str) -> str:
+    """The environment variable of an option."""
+    return PREFIX + name.upper()
+
+
+def read_settings(**given: object) -> Settings:
+    """The options from the environment, `given` ones (a command line's) first. Raises SettingsError."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # pydantic checks each
+    except ValidationError as error:
+        lines = [f"{variable(str(e['loc'][0]))}={e['input']!r}: {e['msg']}" for e in error.errors()]
+        raise SettingsError("\n".join(lines)) from error
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """A warning for each HINDSIGHT_ variable that is no option, naming the nearest one."""
+    known = [variable(name) for name in Settings.model_fields]
+    found = []
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            found.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
+    return found

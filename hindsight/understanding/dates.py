@@ -1,0 +1,612 @@
+"""Dates: those a caller gives, those a memory's text names, and the window of time a query speaks of.
+
+Everything here is a pure function of its arguments: the reference instant and the zone come in, the host's clock and
+zone are never asked. A day is a day of the given zone; every datetime that leaves is aware and in UTC.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from date_wrangler import DateMatch
+
+_READ = 2_000  # characters; date-wrangler takes a second for 100 kB
+_DAY = timedelta(days=1)
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
+_ALLOWED = "use an ISO 8601 date or date-time of the years 1 to 9999, such as 2024-05-03 or 2024-05-03T10:15:00Z"
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A date or an instant, as it was meant.
+
+    `text` is the stored form: '2024-05-03' for a date, '2024-05-03T10:15:00Z' for a date-time, in UTC, with a fraction
+    (1 to 9 digits, no trailing zeros) only where one was given. `start` and `end` are the span [start, end) in UTC: the
+    whole day in the zone for a date, twice the instant (cut to microseconds) for a date-time.
+    """
+
+    text: str
+    start: datetime
+    end: datetime
+
+
+# --- dates that a caller gives ---------------------------------------------------------------------------------------
+
+_OFFSET = r"(?P<offset>[Zz]|[+\-\u2212][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2})?)?)"
+_ISO = re.compile(
+    r"(?P<year>[+]00[0-9]{4}|[0-9]{4})"
+    r"(?:-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})|(?P<month_>[0-9]{2})(?P<day_>[0-9]{2})"
+    r"|-?W(?P<week>[0-9]{2})-?(?P<weekday>[1-7])|-?(?P<ordinal>[0-9]{3}))"
+    r"(?:(?:[Tt]| {1,2})(?P<hour>[0-9]{2})(?::?(?P<minute>[0-9]{2})(?::?(?P<second>[0-9]{2})"
+    rf"(?:[.,](?P<fraction>[0-9]{{1,9}}))?)?)?(?: ?(?:{_OFFSET}|(?P<utc>UTC|GMT)))?(?:\[[A-Za-z0-9_+/:=-]+\])?)?"
+)
+_COARSE = re.compile(r"[0-9]{4}(?:-?(?:[0-9]{2}|W[0-9]{2}))?")
+_MAIL = re.compile(
+    r"(?:(?P<named>[A-Z][a-z]{2}),? )?[0-9]{1,2}[ -][A-Z][a-z]{2}[ -][0-9]{4} [0-9]{2}:[0-9]{2}(?::[0-9]{2})?"
+    r"(?: (?:[+-][0-9]{4}|[A-Z]{1,4}))?(?: \([^()]*\))?"
+)
+# JavaScript's Date.toString and toDateString, C's and Python's ctime.
+_CTIME = re.compile(
+    r"(?P<named>[A-Z][a-z]{2}) (?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>[0-9]{1,2})"
+    r"(?: (?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2}))? (?P<year>[0-9]{4})"
+    r"(?: (?P<time_>[0-9]{2}:[0-9]{2}:[0-9]{2}) (?:GMT|UTC)(?P<offset>[+-][0-9]{4})?)?(?: \([^()]*\))?"
+)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+def parse_when(value: str, zone: tzinfo) -> When:
+    """A date given by a caller: any form that Python's and JavaScript's libraries print; without an offset, in `zone`.
+
+    Raises ValueError, with what is allowed, for everything else: also for a month or a year alone, and for an instant
+    that UTC puts outside the years 1 to 9999.
+    """
+    try:
+        return _read(value.strip(), zone)
+    except OverflowError as error:
+        raise ValueError(_ALLOWED) from error
+
+
+def _read(value: str, zone: tzinfo) -> When:
+    if found := _ISO.fullmatch(value):
+        return _from_iso(found, zone)
+    if _COARSE.fullmatch(value):
+        raise ValueError(f"a day is needed, not a month, week or year alone: {_ALLOWED}")
+    if found := _CTIME.fullmatch(value):
+        return _from_ctime(found, zone)
+    if found := _MAIL.fullmatch(value):
+        return _from_mail(found, value, zone)
+    raise ValueError(_ALLOWED)
+
+
+def _from_iso(found: re.Match[str], zone: tzinfo) -> When:
+    day = _iso_day(found)
+    if found["hour"] is None:
+        return _whole_day(day, zone)
+    clock = _clock(found["hour"], found["minute"] or "0", found["second"] or "0")
+    offset = "Z" if found["utc"] else found["offset"]
+    local = datetime(day.year, day.month, day.day) + clock
+    return _instant(local, _offset(offset) if offset else zone, found["fraction"] or "")
+
+
+def _iso_day(found: re.Match[str]) -> date:
+    year = int(found["year"])
+    try:
+        if found["week"]:
+            return date.fromisocalendar(year, int(found["week"]), int(found["weekday"]))
+        if found["ordinal"]:
+            return _ordinal_day(year, int(found["ordinal"]))
+        return date(year, int(found["month"] or found["month_"]), int(found["day"] or found["day_"]))
+    except ValueError as error:
+        raise ValueError(f"there is no such day ({error}); {_ALLOWED}") from error
+
+
+def _ordinal_day(year: int, number: int) -> date:
+    day = date(year, 1, 1) + (number - 1) * _DAY
+    if day.year != year:
+        raise ValueError("day of the year is out of range")
+    return day
+
+
+def _clock(hour: str, minute: str, second: str) -> timedelta:
+    """The time since midnight; 24:00 is the next midnight, and a leap second, :60, is the next minute."""
+    clock = timedelta(hours=int(hour), minutes=int(minute), seconds=int(second))
+    if int(minute) > 59 or int(second) > 60 or (int(hour) > 23 and clock != _DAY):
+        raise ValueError(f"there is no such time of day; {_ALLOWED}")
+    return clock
+
+
+def _offset(text: str) -> timezone:
+    if text in "Zz":
+        return UTC
+    digits = re.sub(r"[^0-9]", "", text).ljust(6, "0")
+    size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:4]), seconds=int(digits[4:]))
+    if size >= _DAY or int(digits[2:4]) > 59:
+        raise ValueError(f"there is no such offset from UTC; {_ALLOWED}")
+    return timezone(size if text[0] == "+" else -size)
+
+
+def _from_ctime(found: re.Match[str], zone: tzinfo) -> When:
+    if (found["time"] and found["time_"]) or found["month"] not in _MONTHS:
+        raise ValueError(_ALLOWED)
+    day = _checked(_named_day(found), found["named"])
+    time = found["time"] or found["time_"]
+    if time is None:
+        return _whole_day(day, zone)
+    local = datetime(day.year, day.month, day.day) + _clock(*time.split(":"))
+    return _instant(local, _offset(found["offset"] or "Z") if found["time_"] else zone)
+
+
+def _named_day(found: re.Match[str]) -> date:
+    try:
+        return date(int(found["year"]), _MONTHS.index(found["month"]) + 1, int(found["day"]))
+    except ValueError as error:
+        raise ValueError(f"there is no such day ({error}); {_ALLOWED}") from error
+
+
+def _from_mail(found: re.Match[str], value: str, zone: tzinfo) -> When:
+    try:
+        moment = email.utils.parsedate_to_datetime(value)
+    except (TypeError, IndexError, ValueError) as error:  # its answers to what is no date
+        raise ValueError(_ALLOWED) from error
+    if found["named"]:
+        _checked(moment.date(), found["named"])
+    # RFC 2822 writes UTC without a place as -0000; that comes back naive, as does a value without any offset.
+    unplaced = UTC if "-0000" in value else zone
+    return _instant(moment.replace(tzinfo=None), moment.tzinfo or unplaced)
+
+
+def _checked(day: date, weekday: str) -> date:
+    if weekday != _WEEKDAYS[day.weekday()]:
+        raise ValueError(f"{day.isoformat()} is not a {weekday}; {_ALLOWED}")
+    return day
+
+
+def _whole_day(day: date, zone: tzinfo) -> When:
+    return When(day.isoformat(), *_days(day, day, zone))
+
+
+def _days(first: date | None, last: date | None, zone: tzinfo) -> tuple[datetime, datetime]:
+    """[start of `first`, end of `last`) in UTC; None, or what UTC puts out of the years 1 to 9999, is open."""
+    return _FIRST if first is None else _midnight(first, zone), _end_of(last, zone)
+
+
+def _end_of(last: date | None, zone: tzinfo) -> datetime:
+    return _LAST if last is None or last == date.max else _midnight(last + _DAY, zone)
+
+
+def _midnight(day: date, zone: tzinfo) -> datetime:
+    try:
+        return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
+    except OverflowError:
+        return _FIRST if day.year == 1 else _LAST
+
+
+def _instant(local: datetime, zone: tzinfo, fraction: str = "") -> When:
+    whole = local.replace(tzinfo=zone).astimezone(UTC)
+    digits = fraction.rstrip("0")
+    moment = whole + timedelta(microseconds=int(digits.ljust(6, "0")[:6]))
+    text = whole.replace(tzinfo=None, microsecond=0).isoformat()
+    return When(f"{text}.{digits}Z" if digits else f"{text}Z", moment, moment)
+
+
+# --- time in plain text ----------------------------------------------------------------------------------------------
+
+_NAMES = "january|february|april|june|july|august|september|october|november|december"
+_SHORT = r"(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|may|march)\.?"
+_WEEKDAY = "(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+_WEEKDAY_SHORT = "(?:mon|tues?|wed|thurs?|thu|fri|sat|sun)"
+_SEASON = "(?:spring|summer|autumn|fall|winter)"
+_COUNT = (
+    r"(?:[0-9]{1,4}|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:a )?couple(?: of)?|"
+    r"the|fifteen|twenty|thirty)"
+)
+_UNIT = "(?:day|week|fortnight|month|year)"
+
+_TIME = re.compile(
+    rf"\b(?:yesterday|today|tonight|tomorrow|ago|weekend|{_NAMES}|{_WEEKDAY})\b"
+    rf"|\b(?:in|of|since|until|till|by|last|this|next|early|mid|late|during|from|to|and|between|before|after|end of)"
+    rf"[ -]{_SHORT}(?![\w-])|\b{_SHORT},? ?'?[0-9]|[0-9](?:st|nd|rd|th)?[ -](?:of )?{_SHORT}(?!\w)"
+    rf"|\b(?:last|past|this|next|previous|coming|same) (?:{_COUNT} |few |several )?"
+    rf"(?:hours?|minutes?|{_UNIT}s?|quarter|night|morning|afternoon|evening|{_SEASON})\b"
+    rf"|\bin {_COUNT} {_UNIT}s?\b|\b{_UNIT}s? from (?:now|today)\b"
+    rf"|\b(?:in|during|over|since|until|by) (?:the )?(?:(?:early|late) )?{_SEASON}\b"
+    rf"|\b{_SEASON} (?:of )?[12][0-9]{{3}}\b"
+    rf"|\b(?:in|on|by|since|this|next|last) {_WEEKDAY_SHORT}\b|\b{_WEEKDAY_SHORT},? [0-9]"
+    r"|\bon the [0-9]{1,2}(?:st|nd|rd|th)\b"
+    r"|\b[0-9]{4}-(?:[0-9]{2}|W[0-9]{2}|Q[1-4])|\b[0-9]{4}/[0-9]{1,2}/|\b[0-9]{1,2}([/.-])[0-9]{1,2}\1[0-9]{2,4}\b"
+    r"|\b(?:in|since|until|till|before|after|by|year|from|early|late|mid|during|of|summer|and|to)[ -](?:the year )?"
+    r"(?:1[89]|20)[0-9]{2}s?\b|\b(?:Q[1-4]|H[12])\b",
+    re.IGNORECASE,
+)
+_ASKS = re.compile(
+    r"(?:^|[.,!?:;]\s|\b(?:and|so|hey|but|ok|exactly|since|until)\s)when(?:'s|'d|\s+(?:exactly\s+|else\s+)?(?:did|was|is|were|are|"
+    r"am|do|does|will|has|have|had|can|could|should|shall|would|might|may)\b)"
+    r"|\b(?:know|tell (?:me|us)|remember|remind (?:me|us)|recall|sure|wonder(?:ing)?|find out|forgot|asked?|knows?) "
+    r"(?:exactly )?when\b|\bwhen\s*\?*\s*$"
+    r"|\b(?:what|which) (?:day|date|time|year|month|week|weekday|season)\b|\bhow (?:long ago|recently|soon)\b"
+    r"|\bhow many (?:days|weeks|months|years) (?:ago|since|until)\b|\bwhat(?:'s| is| was) the (?:\w+ )?(?:date|day)\b",
+    re.IGNORECASE,
+)
+
+
+def asks_when(query: str) -> bool:
+    """Whether a query asks for a time: "when did Ana move", not "what to do when the build fails". English only."""
+    return _ASKS.search(query[:_READ]) is not None
+
+
+def speaks_of_time(text: str) -> bool:
+    """Whether the opening 2,000 characters name a time. Cheap, and never false where `date_in` finds a date."""
+    return _TIME.search(text[:_READ]) is not None
+
+
+def date_in(text: str, now: datetime, zone: tzinfo) -> When | None:
+    """The date that a memory's text names, relative to `now`, if it names one only; None when it doesn't.
+
+    A span stands as its first day ("in March" is the 1st, "last week" its Monday), "two weeks ago" as that very day,
+    and a date-time in ISO form as itself. A date without its year or week is the latest not after `now`, or the next
+    one when the sentence speaks of what is to come. Of dates that hold one another ("in May 2024, on the 3rd") the
+    narrowest counts; others that differ are ambiguous. A range, a duration, a habit ("every Friday"), a birthday and
+    03/04/2024 are no date. Reads 2,000 characters. Raises ValueError only, for a naive `now`.
+    """
+    mentions = [mention for mention in _mentions(text, now, zone) if mention.day]
+    if not mentions:
+        return None
+    narrowest = min(mentions, key=_Mention.width)
+    if not all(mention.holds(narrowest) for mention in mentions):
+        return None
+    moments = {mention.moment for mention in mentions if mention.moment}
+    return moments.pop() if len(moments) == 1 else _whole_day(narrowest.day or date.min, zone)
+
+
+def span_in(query: str, now: datetime, zone: tzinfo) -> tuple[datetime, datetime] | None:
+    """The window [start, end) in UTC that a query speaks of, relative to `now`; None when it speaks of none.
+
+    "last week" is Monday to Monday, "the last two weeks" runs up to the end of today, "since May" is open at its end
+    (the last instant there is), "before 2020" at its start. A month without a year is the latest one not after `now`;
+    seasons are the northern ones. Several dates named together are one window, other dates that differ are none.
+    Reads 2,000 characters. Raises ValueError only, for a naive `now`.
+    """
+    mentions = _mentions(query, now, zone)
+    if not mentions:
+        return None
+    chosen = min(mentions, key=_Mention.width)
+    if len({mention.group for mention in mentions}) == 1:
+        chosen = _hull(mentions)
+    elif not all(mention.holds(chosen) for mention in mentions):
+        return None
+    return _days(chosen.start, chosen.last, zone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    """Time named in a text: local days `start` to `last`, None where open; `day` stands for it, None if none can."""
+
+    start: date | None
+    last: date | None
+    day: date | None = None
+    moment: When | None = None
+    group: int = -1
+
+    def width(self) -> timedelta:
+        return (self.last or date.max) - (self.start or date.min)
+
+    def holds(self, other: _Mention) -> bool:
+        point = other.day or other.start or other.last or date.min
+        return (self.start or date.min) <= point <= (self.last or date.max)
+
+
+def _hull(mentions: list[_Mention]) -> _Mention:
+    starts, lasts = [mention.start for mention in mentions], [mention.last for mention in mentions]
+    return _Mention(
+        None if None in starts else min(day for day in starts if day),
+        None if None in lasts else max(day for day in lasts if day),
+    )
+
+
+def _mentions(text: str, now: datetime, zone: tzinfo) -> list[_Mention]:
+    if now.tzinfo is None:
+        raise ValueError("now must be an aware datetime")
+    text = text[:_READ]
+    if not _TIME.search(text):
+        return []
+    try:
+        return _Reader(now.astimezone(zone), zone).read(text)
+    except (OverflowError, ValueError):  # only near the ends of the calendar: "5000 years ago"
+        return []
+
+
+# What is no date though date-wrangler reads one, or would not see as the habit or the name that it is.
+_NO_DATE = re.compile(
+    r"(?<!on )(?<!last )(?<!this )(?<!next )(?-i:\b(?:sat|sun|wed|mon)\b)(?! ?[0-9,])"
+    rf"|\b(?:every|each|most|any)\s+(?:other\s+|single\s+|second\s+)?\S+(?:\s+and\s+{_WEEKDAY})?"
+    r"|\b(?:black|good|holy|casual|throwback) (?:fri|thurs|satur)day\b|\bcyber monday\b|\b(?:ash|palm|easter) \w+day\b"
+    rf"|\b{_COUNT} {_UNIT}s? (?:later|earlier|(?:before|after)(?! (?:yesterday|tomorrow|last))|from (?!now|today)\w+)\b"
+    r"|\b(?:i|you|he|she|it|we|they|who|that|which|there|one|this) (?:may|march)\b"
+    r"|\bmay [0-9]+ (?:people|times|users)\b"
+    r"|\b(?:version|release|build|v|tag|commit|order|ticket|issue|invoice|id|ref|room|model|phone|tel)[ .:#]{0,2}[#+v]?"
+    rf"(?![0-9]{{1,2}}(?:st|nd|rd|th)?[ -](?:of )?(?:{_SHORT}|{_NAMES}|{_UNIT}|hour|min))[0-9][\w./-]*"
+    r"|(?<!this )(?<!last )(?<!next )(?<!past )(?<!coming )\bweekend\b|\bwithin \w+ \w+",
+    re.IGNORECASE,
+)
+# Parts of a day and clock times, which date-wrangler does not read: the day stays.
+_PART_OF_DAY = re.compile(
+    r"(?:(?<=day)|(?<=tomorrow)) (?:early |late )?(?:morning|afternoon|evening|night)\b|(?<=ago) today\b"
+    r"|\b(?:at |around |by |before |after |from )?"
+    r"(?:[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?: ?[ap]\.?m\b)?|[0-9]{1,2} ?[ap]m\b|noon\b|midnight\b)",
+    re.IGNORECASE,
+)
+_MET = "went|met|saw|had|did|got|arrived|left|came|finished|started|shipped|called|see you|spoke|talked|happened"
+_SAME = (
+    (re.compile(r"\blast night\b", re.IGNORECASE), "yesterday"),
+    (re.compile(r"\btonight\b|\b(?:this|earlier this|later this) (?:morning|afternoon|evening)\b", re.I), "today"),
+    (re.compile(r"\bhalf a year(?= ago)", re.IGNORECASE), "6 months"),
+    (re.compile(rf"(?:^|(?<=[.!?:] ))({_WEEKDAY}) (?=(?:i|we|he|she|they|the|my|our)\b)", re.I), r"on \1 "),
+    (re.compile(rf"\b((?:{_MET})(?: [\w']+){{0,3}}?) ({_WEEKDAY})(?=[.,!?]|$)", re.I), r"\1 on \2"),
+    (re.compile(r"\bthe previous (?=day|week|month|year)", re.IGNORECASE), "last "),
+)
+_STAMP = re.compile(
+    r"(?<![\w/.#:+-])(?=[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:)" + _ISO.pattern + r"(?![\w/:-])(?!\.\w)"
+)
+_HOURS = re.compile(rf"\b({_COUNT})(?: or so)? (hour|minute|min|hr)s? ago\b", re.IGNORECASE)
+_AGO = re.compile(rf"\b({_COUNT}) ({_UNIT})s? ago\b", re.IGNORECASE)
+_HENCE = re.compile(
+    rf"\b(?:in ({_COUNT}) ({_UNIT})s?(?! ago| before| after)|({_COUNT}) ({_UNIT})s? from (?:now|today))\b",
+    re.IGNORECASE,
+)
+_ROLLING = re.compile(
+    rf"\b(?:(?:over|for|in|during|within) the (?:last|past|previous)|(?:last|past|previous)(?= {_COUNT} ))"
+    rf"(?: ({_COUNT}))? ({_UNIT}|hour|minute)s?\b",
+    re.IGNORECASE,
+)
+_IN_SEASON = re.compile(
+    rf"\b(?:(last|this|next|past) |(?:in |during |over |since )?(?:the )?)({_SEASON})"
+    r"(?:,? (?:of )?([12][0-9]{3}))?\b",
+    re.IGNORECASE,
+)
+_OVER_WEEKEND = re.compile(r"\b(?:over|at|on|during) the weekend\b", re.IGNORECASE)
+_LEAP_DAY = re.compile(
+    r"\b(?:(?:the )?29(?:th)?(?: of)? feb(?:ruary)?|feb(?:ruary)? (?:the )?29(?:th)?)\b(?!,? [12][0-9]{3})",
+    re.IGNORECASE,
+)
+_AHEAD = re.compile(
+    r"\b(?:will|won't|shall|going to|due(?! to)|deadline|upcoming|scheduled|planned|plan(?:s|ning)? to|appointment|"
+    r"expires?|starts|begins|(?:is|are)(?: \w+ing)?(?: \w+)? on|see you|book(?:ed)? for|set for|needs? to|must|"
+    r"remind|'m \w+ing|am \w+ing)\b|'ll\b",
+    re.IGNORECASE,
+)
+_HABIT = re.compile(
+    r"\b(?:always|usually|often|never|birthdays?|anniversary|annual|annually|yearly|weekly|monthly|daily|regularly|"
+    r"typically|normally|generally|every|each|was born|whenever)\b",
+    re.IGNORECASE,
+)
+_BARE_WEEKDAY = re.compile(rf"(?:\w+ )?(?:{_WEEKDAY}|{_WEEKDAY_SHORT}\.?)", re.IGNORECASE)
+_BARE_DAY = re.compile(r"(?:.* )?the [0-9]{1,2}(?:st|nd|rd|th)", re.IGNORECASE)
+_NUMBERS = {
+    "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+    "eleven": 11, "twelve": 12, "fifteen": 15, "twenty": 20, "thirty": 30, "a": 1, "an": 1, "the": 1,
+}  # fmt: skip
+_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
+
+
+class _Reader:
+    """Reads one text: our own rules take what date-wrangler refuses or gets wrong out of it, and it reads the rest."""
+
+    def __init__(self, now: datetime, zone: tzinfo) -> None:
+        self._now, self._zone, self._today = now, zone, now.date()
+        self._found: list[_Mention] = []
+
+    def read(self, text: str) -> list[_Mention]:
+        for pattern, reader in self._rules():
+            text = pattern.sub(reader, text)
+        return self._found + [mention for match in _wrangled(text, self._today) for mention in self._match(match, text)]
+
+    def _rules(self) -> list[tuple[re.Pattern[str], Callable[[re.Match[str]], str]]]:
+        same = [(pattern, lambda found, words=words: found.expand(words)) for pattern, words in _SAME]
+        return [
+            (_STAMP, self._stamp),
+            (_OVER_WEEKEND, self._weekend),
+            (_NO_DATE, lambda _: " | "),
+            (_PART_OF_DAY, lambda _: " "),
+            *same,
+            (_HOURS, self._hours_ago),
+            (_AGO, self._ago),
+            (_HENCE, self._hence),
+            (_ROLLING, self._rolling),
+            (_IN_SEASON, self._season),
+            (_LEAP_DAY, self._leap_day),
+        ]
+
+    def _note(self, mention: _Mention) -> str:
+        # A group of its own: nothing joins it to another date.
+        self._found.append(replace(mention, group=-1 - len(self._found)))
+        return " | "
+
+    def _stamp(self, found: re.Match[str]) -> str:
+        try:
+            moment = parse_when(found[0], self._zone)
+        except ValueError:
+            return " | "
+        day = moment.start.astimezone(self._zone).date()
+        return self._note(_Mention(day, day, day, moment))
+
+    def _weekend(self, found: re.Match[str]) -> str:
+        if _AHEAD.search(_sentence(found.string, found.start())) or self._today.weekday() > 4:
+            return "this weekend"
+        return "last weekend"
+
+    def _hours_ago(self, found: re.Match[str]) -> str:
+        day = (self._now - _hours(found)).date()
+        return self._note(_Mention(day, day, day))
+
+    def _ago(self, found: re.Match[str]) -> str:
+        day = _back(self._today, _number(found[1]), found[2])
+        return self._note(_Mention(*_unit_of(day, found[2].lower()), day))
+
+    def _hence(self, found: re.Match[str]) -> str:
+        if found[1] and not _AHEAD.search(_sentence(found.string, found.start())):  # "done in two weeks"
+            return " | "
+        number, unit = found[1] or found[3], (found[2] or found[4]).lower()
+        day = _back(self._today, -_number(number), unit)
+        return self._note(_Mention(*_unit_of(day, unit), day))
+
+    def _rolling(self, found: re.Match[str]) -> str:
+        unit = found[2].lower()
+        hours = unit in ("hour", "minute")
+        first = (self._now - _hours(found)).date() if hours else _back(self._today, _number(found[1] or "one"), unit)
+        return self._note(_Mention(first, self._today))
+
+    def _season(self, found: re.Match[str]) -> str:
+        which, season, year = (part and part.lower() for part in found.groups())
+        if not (
+            which or year or re.match(r"(?:in|during|over|since) the\b", found[0], re.IGNORECASE)
+        ):  # "in autumn" is any
+            return found[0]
+        month = _SEASONS[season or ""]
+        start = date(int(year), month, 1) if year else self._season_start(month, which, found)
+        return self._note(_Mention(start, _back(start, -3, "month") - _DAY, start))
+
+    def _season_start(self, month: int, which: str | None, found: re.Match[str]) -> date:
+        """The first day of the season that `which` ("last", "this", "next" or None) names, seen from today."""
+        begun = date(self._today.year, month, 1)
+        if begun > self._today:
+            begun = _back(begun, 1, "year")
+        following, over = _back(begun, -1, "year"), _back(begun, -3, "month")
+        if which == "next" or (not which and _AHEAD.search(_sentence(found.string, found.start()))):
+            return following
+        if self._today < over:
+            return _back(begun, 1, "year") if which in ("last", "past") else begun
+        nearer = which == "this" and following - self._today < self._today - over
+        return following if nearer else begun
+
+    def _leap_day(self, found: re.Match[str]) -> str:
+        ahead = _AHEAD.search(_sentence(found.string, found.start())) is not None
+        years = range(self._today.year, self._today.year + 9) if ahead else range(self._today.year, 0, -1)
+        leap = (date(year, 2, 29) for year in years if year % 4 == 0 and (year % 100 or year % 400 == 0))
+        return f"29 February {next(day.year for day in leap if ahead or day <= self._today)}"
+
+    def _match(self, match: DateMatch, text: str) -> list[_Mention]:
+        """What date-wrangler read, put right; empty for what is no date after all."""
+        sentence = _sentence(text, match.span[0])
+        loose = match.confidence < 0.9 and not re.search(r"[0-9]{4}", match.text)
+        if _glued(match, text) or (loose and _HABIT.search(sentence)) or not self._plausible(match, sentence):
+            return []
+        if loose:
+            ahead = _mod(match) == "until" or _AHEAD.search(sentence) is not None
+            match = self._nearest(match, ahead)
+        period = match.range
+        last = period.end and period.end - _DAY
+        if match.text.lower().startswith("from ") and not last:  # "the notes from Tuesday" are that day's
+            last = period.start
+        return [_Mention(period.start, last, _day_of(match), group=match.group)]
+
+    def _plausible(self, match: DateMatch, sentence: str) -> bool:
+        if re.match(r"[0-9]{4}\.", match.text):  # 2024.1.3 is a version as often
+            return False
+        if match.confidence <= 0.5:  # "two weeks from Friday": only a part was read
+            return False
+        if match.confidence == 0.9 and "." not in match.text:  # 03/04/2024
+            return False
+        if re.fullmatch(r"[A-Za-z]+\.? [0-9]{2}", match.text) and match.range.grain.value == "month":  # "May 32"
+            return False
+        year = re.fullmatch(r"(?:\w+ )?([0-9]{4})", match.text)
+        return year is None or 1800 <= int(year[1]) <= self._today.year + 10
+
+    def _nearest(self, match: DateMatch, ahead: bool) -> DateMatch:
+        """The same words read as of another week, month or year, where date-wrangler took the one on the wrong side."""
+        unit = "week" if _BARE_WEEKDAY.fullmatch(match.text) else "month" if _BARE_DAY.fullmatch(match.text) else "year"
+        edge = match.start or (match.end or self._today) - _DAY
+        # "on Wednesday", said on a Wednesday, is not today.
+        if not ahead and (edge > self._today or (unit == "week" and edge == self._today)):
+            return _reread(match, _back(self._today, 1, unit))
+        if ahead and (match.end or date.max) <= self._today + (_DAY if unit == "week" else 0 * _DAY):
+            return _reread(match, _back(self._today, -1, unit))
+        return match
+
+
+def _wrangled(text: str, today: date) -> list[DateMatch]:
+    # Late on purpose: it compiles its rules for half a second, which no start should wait for.
+    from date_wrangler import parse
+
+    try:
+        return parse(text, today=today)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # it promises not to; text is hostile
+        return []
+
+
+def _reread(match: DateMatch, today: date) -> DateMatch:
+    again = _wrangled(f"on {match.text}" if _BARE_DAY.fullmatch(match.text) else match.text, today)
+    return again[0] if len(again) == 1 else match
+
+
+def _day_of(match: DateMatch) -> date | None:
+    """The day that stands for it as an event's date: its first, a deadline's last; none for a range or an open side."""
+    if match.endpoints or _mod(match) in ("before", "after"):
+        return None
+    if _mod(match) == "until":
+        return match.end and match.end - _DAY if match.range.grain.value == "day" else None
+    wide = match.start and match.end and (match.end - match.start).days > 366
+    return None if wide else match.start
+
+
+def _mod(match: DateMatch) -> str:
+    return match.range.mod.value if match.range.mod else ""
+
+
+def _glued(match: DateMatch, text: str) -> bool:
+    """Whether it is a piece of a longer token: a file's name, an order number, a path."""
+    start, end = match.span
+    before, after = text[max(0, start - 1) : start], text[end : end + 2]
+    numbered = match.text[0].isalpha() and re.search(r"[0-9] $", text[max(0, start - 2) : start])
+    if numbered and re.match(rf"{_SHORT}|{_NAMES}", match.text, re.IGNORECASE):  # "32 May 2024"
+        return True
+    return bool(re.match(r"[\w#/._+-]", before) or re.match(r"[\w/_]|[.-]\w", after))
+
+
+def _sentence(text: str, at: int) -> str:
+    start = max(text.rfind(mark, 0, at) for mark in (". ", "! ", "? ", "\n", "; "))
+    ends = [end for mark in (". ", "! ", "? ", "\n", "; ") if (end := text.find(mark, at)) >= 0]
+    return text[start + 1 : min(ends, default=len(text))]
+
+
+def _number(word: str) -> int:
+    word = word.lower()
+    return 2 if "couple" in word else _NUMBERS.get(word) or int(word)
+
+
+def _hours(found: re.Match[str]) -> timedelta:
+    number = _number(found[1] or "one")
+    return timedelta(hours=number) if found[2].lower() in ("hour", "hr") else timedelta(minutes=number)
+
+
+def _back(day: date, number: int, unit: str) -> date:
+    """`day` moved back by whole units, to the last day of a month that is too short. OverflowError, ValueError."""
+    unit = unit.lower()
+    if unit in ("day", "week", "fortnight"):
+        return day - number * {"day": 1, "week": 7, "fortnight": 14}[unit] * _DAY
+    months = day.year * 12 + day.month - 1 - number * (12 if unit == "year" else 1)
+    first = date(months // 12, months % 12 + 1, 1)
+    return min(first + (day.day - 1) * _DAY, _month_end(first))
+
+
+def _month_end(day: date) -> date:
+    return (day.replace(day=28) + 4 * _DAY).replace(day=1) - _DAY
+
+
+def _unit_of(day: date, unit: str) -> tuple[date, date]:
+    """First and last day of the calendar unit that `day` lies in."""
+    if unit == "day":
+        return day, day
+    if unit in ("week", "fortnight"):
+        monday = day - day.weekday() * _DAY
+        return monday, monday + 6 * _DAY
+    if unit == "month":
+        return day.replace(day=1), _month_end(day)
+    return day.replace(month=1, day=1), day.replace(month=12, day=31)
