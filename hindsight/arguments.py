@@ -22,6 +22,7 @@ from datetime import UTC
 from typing import Any, Protocol, TypeVar
 
 from hindsight.errors import ContentTooLarge, InvalidArgument
+from hindsight.filters import Predicate, parse_filter
 from hindsight.record import JsonObject
 from hindsight.understanding.dates import parse_when
 
@@ -113,7 +114,7 @@ class Text:
     most_bytes: int | None = None
 
     def schema(self) -> JsonObject:
-        return {"type": "string", "minLength": 1, **({"maxLength": self.most} if self.most else {})}
+        return {"type": "string", "maxLength": self.most} if self.most else {"type": "string"}
 
     def read(self, value: object) -> str:
         text = _characters(value)
@@ -189,6 +190,17 @@ class Date:
         text = _characters(value)
         parse_when(text, UTC)
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A metadata expression, see docs/filters.md; read into a predicate. Raises InvalidFilter."""
+
+    def schema(self) -> JsonObject:
+        return {"type": "string"}
+
+    def read(self, value: object) -> Predicate:
+        return parse_filter(_characters(value))
 
 
 @dataclass(frozen=True, slots=True)

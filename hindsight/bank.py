@@ -9,25 +9,28 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 
 import numpy as np
 
 from hindsight.embedding import Vectors
 from hindsight.embedding.batching import BatchingEmbedder
-from hindsight.errors import EmbedderUnavailable, InvalidArgument
-from hindsight.ledger import Cut, Entry, Span
+from hindsight.errors import EmbedderUnavailable, InvalidArgument, MemoryNotFound
+from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Numbers, Span, Stats
 from hindsight.record import JsonObject, Memory, MemoryType, RecallAnswer, Result, RetainAnswer
+from hindsight.retrieval.budget import fitting
 from hindsight.retrieval.fusion import best_memories, hybrid
 from hindsight.retrieval.passages import passages
-from hindsight.retrieval.roster import top_keys, union
-from hindsight.retrieval.words import Keys, Scores
+from hindsight.retrieval.roster import top_keys
+from hindsight.retrieval.words import Keys, Mask, Scores
 from hindsight.store import Store
 from hindsight.understanding.category import category_of
 from hindsight.understanding.dates import When, date_in, parse_when
 
 # Passages that each arm hands to the fusion: what fits a query by both is nearly always among the first of one.
 _CANDIDATES = 200
-_NONE: Keys = np.empty(0, np.int64)
+_NOTHING: tuple[Keys, Scores] = np.empty(0, np.int64), np.empty(0, np.float32)
+NO_STATS = Stats(0, 0, {}, {}, {}, None, None, 0)
 _OTHER_EMBEDDER = (
     "this bank's vectors come from another embedder, so only words can be searched; the operator's hindsight reindex"
     " brings meaning back"
@@ -51,11 +54,39 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """Which memories a caller wants to look at. `since` and `until` are dates as `parse_when` reads them."""
+
+    types: tuple[MemoryType, ...] = ()
+    contexts: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    all_tags: bool = False
+    since: str | None = None
+    until: str | None = None
+    session_id: str | None = None
+    predicate: Callable[[JsonObject], bool] | None = None
+    superseded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What a caller looks for."""
+    """What a caller looks for; the answer has at most `max_results` memories and about `max_tokens` tokens."""
 
     text: str
     max_results: int = 10
+    max_tokens: int = 2048
+    narrowing: Narrowing = Narrowing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """New categories for a memory; None leaves one as it is."""
+
+    context: str | None = None
+    type: MemoryType | None = None
+    event_date: str | None = None
+    tags: tuple[str, ...] | None = None
+    metadata: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +137,83 @@ class Bank:
         return _retained(stored.memory, "known" if stored.known else "stored", warnings)
 
     async def recall(self, query: Query) -> RecallAnswer:
-        """The memories that fit best by meaning and words, best first. By words alone, with a warning, when need be."""
-        if self._store is None:
+        """The memories that fit best by meaning and words, best first. By words alone, with a warning, when need be.
+
+        Raises InvalidArgument for a date that is none.
+        """
+        store = self._store
+        if store is None:
             return {"results": []}
-        vector, warnings = await self._embed_query(self._store, query.text)
-        near = _NONE if vector is None else await self._store.nearest(vector, _CANDIDATES)
-        results = await asyncio.to_thread(self._search, self._store, query, vector, near)
-        return {"results": results, "warnings": warnings} if warnings else {"results": results}
+        counting = await asyncio.to_thread(self._counting, store, query.narrowing)
+        vector, warnings = await self._embed_query(store, query.text)
+        near = _NOTHING if vector is None else await store.nearest(vector, counting, _CANDIDATES)
+        answer = await asyncio.to_thread(self._search, store, query, counting, vector, near)
+        if warnings:
+            answer["warnings"] = warnings
+        return answer
+
+    async def get(self, id: str) -> Memory:
+        """The whole memory. Raises MemoryNotFound."""
+        return (await self._find(id))[1]
+
+    async def page(
+        self, narrowing: Narrowing, *, newest: bool, beyond: int | None, most: int
+    ) -> tuple[list[Memory], int | None]:
+        """Up to `most` memories in the order of retaining or against it, and where the next page goes on, if any does.
+
+        `beyond` is where the page before this one said that this one goes on. Raises InvalidArgument.
+        """
+        if self._store is None:
+            return [], None
+        ask = partial(self._store.ledger.page, newest=newest, beyond=beyond, most=most + 1)
+        found = await asyncio.to_thread(ask, self._conditions(narrowing))
+        more = found[most - 1][0] if len(found) > most else None
+        return [memory for _, memory in found[:most]], more
+
+    async def update(self, id: str, edit: Edit) -> Memory:
+        """Change a memory's categories and return it as it is then. Raises MemoryNotFound, InvalidArgument."""
+        when = None if edit.event_date is None else self._when("event_date", edit.event_date)
+        changes = Changes(
+            context=edit.context,
+            type=edit.type,
+            event_date=when.text if when else None,
+            time=Span(_micros(when.start), _micros(when.end)) if when else None,
+            tags=edit.tags,
+            metadata=edit.metadata,
+        )
+        changed = None if self._store is None else await self._store.update(id, changes)
+        if changed is None:
+            raise MemoryNotFound(f"this bank has no memory {id}")
+        return changed
+
+    async def forget(self, id: str) -> None:
+        """Remove a memory for good. Raises MemoryNotFound."""
+        number, _ = await self._find(id)
+        await self._held().forget([number])
+
+    async def forget_all(self, narrowing: Narrowing) -> int:
+        """Remove for good all memories that fit; returns how many."""
+        numbers = await self._select(narrowing)
+        if len(numbers):
+            await self._held().forget(numbers.tolist())
+        return len(numbers)
+
+    async def sample(self, narrowing: Narrowing, most: int) -> tuple[int, list[Memory]]:
+        """How many memories fit, and the first `most` of them."""
+        numbers = await self._select(narrowing)
+        if not len(numbers):
+            return 0, []
+        some = numbers[:most].tolist()
+        found = await asyncio.to_thread(self._held().ledger.memories, some)
+        return len(numbers), [found[number] for number in some if number in found]
+
+    async def stats(self) -> tuple[Stats, EmbedderMark]:
+        """What the bank holds, and the embedder of its vectors."""
+        embedder = self._parts.embedder
+        mine = EmbedderMark(embedder.name, embedder.dimension)
+        if self._store is None:
+            return NO_STATS, mine
+        return await asyncio.to_thread(self._store.ledger.stats), self._store.embedder or mine
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of the files."""
@@ -127,7 +228,7 @@ class Bank:
 
     def _understand(self, draft: Draft) -> _Understood:
         now = self._parts.now()
-        given = None if draft.event_date is None else self._when(draft.event_date)
+        given = None if draft.event_date is None else self._when("event_date", draft.event_date)
         when = given or date_in(draft.content, now, self._parts.zone)
         memory = Memory(
             id=str(uuid.uuid4()),
@@ -146,11 +247,11 @@ class Bank:
         cuts = tuple(Cut(*bounds) for bounds in passages(draft.content, embedder.max_tokens, embedder.token_ends))
         return _Understood(memory, _identity(draft, given), _span(when, now), cuts)
 
-    def _when(self, text: str) -> When:
+    def _when(self, name: str, text: str) -> When:
         try:
             return parse_when(text, self._parts.zone)
         except ValueError as error:
-            raise InvalidArgument(f"event_date: {error}", argument="event_date") from error
+            raise InvalidArgument(f"{name}: {error}", argument=name) from error
 
     async def _embed(self, store: Store, understood: _Understood) -> tuple[Vectors | None, list[str]]:
         if not store.semantic:
@@ -169,23 +270,78 @@ class Bank:
         except EmbedderUnavailable as error:
             return None, [f"{error.message}; these results were found by words alone"]
 
-    def _search(self, store: Store, query: Query, vector: Vectors | None, near: Keys) -> list[Result]:
-        alive = store.roster.alive(superseded=False)
-        words = store.roster.words.score(query.text, alive)
-        keys = union(near[near < len(alive)], top_keys(words, _CANDIDATES))
-        keys = keys[alive[keys]]
-        scores = hybrid(_cosines(store, keys, vector), words[keys])
-        best = best_memories(keys, store.roster.numbers()[keys], scores, query.max_results)
-        return _results(store, best)
+    def _held(self) -> Store:
+        assert self._store is not None  # a memory was found in it
+        return self._store
+
+    async def _find(self, id: str) -> tuple[int, Memory]:
+        found = None if self._store is None else await asyncio.to_thread(self._store.ledger.find, id)
+        if found is None:
+            raise MemoryNotFound(f"this bank has no memory {id}")
+        return found
+
+    async def _select(self, narrowing: Narrowing) -> Numbers:
+        conditions = self._conditions(narrowing)
+        if self._store is None:
+            return np.empty(0, np.int64)
+        return await asyncio.to_thread(self._store.ledger.select, conditions)
+
+    def _counting(self, store: Store, narrowing: Narrowing) -> Mask:
+        """Which passages a recall looks at."""
+        conditions = self._conditions(narrowing)
+        free = conditions == Conditions(superseded=conditions.superseded)
+        among = None if free else store.ledger.select(conditions)
+        return store.roster.counting(superseded=conditions.superseded, among=among)
+
+    def _conditions(self, narrowing: Narrowing) -> Conditions:
+        since = None if narrowing.since is None else _micros(self._when("since", narrowing.since).start)
+        until = None if narrowing.until is None else _last_micro(self._when("until", narrowing.until))
+        if since is not None and until is not None and since > until:
+            raise InvalidArgument("since must not be after until", argument="since")
+        return Conditions(
+            types=narrowing.types,
+            contexts=narrowing.contexts,
+            tags=narrowing.tags,
+            all_tags=narrowing.all_tags,
+            since=since,
+            until=until,
+            session_id=narrowing.session_id,
+            superseded=narrowing.superseded,
+            predicate=narrowing.predicate,
+        )
+
+    def _search(
+        self, store: Store, query: Query, counting: Mask, vector: Vectors | None, near: tuple[Keys, Scores]
+    ) -> RecallAnswer:
+        words = store.roster.words.score(query.text, counting)
+        keys, cosines = np.flatnonzero(words > 0), np.zeros(len(counting), np.float32)
+        if vector is not None:
+            keys = _cosines(store, counting, vector, near, top_keys(words, _CANDIDATES), cosines)
+        numbers = store.roster.numbers()[keys]
+        best = best_memories(keys, numbers, hybrid(cosines[keys], words[keys]), query.max_results)
+        results = _results(store, best)
+        fit = fitting(results, query.max_tokens, lambda text: len(self._parts.embedder.token_ends(text)))
+        answer = RecallAnswer(results=results[:fit])
+        if fit < len(np.unique(numbers)):
+            answer["more"] = True
+        return answer
 
 
-def _cosines(store: Store, keys: Keys, vector: Vectors | None) -> Scores:
-    """The cosine of each passage with the query, float32 [n]; 0 for one without a vector yet."""
-    cosines = np.zeros(len(keys), np.float32)
-    if vector is not None:
-        found, vectors = store.ledger.vectors(keys.tolist())
-        cosines[np.searchsorted(keys, found)] = vectors @ vector if len(found) else 0
-    return cosines
+def _cosines(
+    store: Store, counting: Mask, vector: Vectors, near: tuple[Keys, Scores], worded: Keys, cosines: Scores
+) -> Keys:
+    """Fill in the cosines, by key, of all candidates: what is held, near, or fits by its words; returns their keys."""
+    held, vectors = store.held.view()
+    there = held < len(counting)
+    cosines[held[there]] = (vectors @ vector)[there]
+    cosines[near[0]] = near[1]
+    known = np.zeros(len(counting), np.bool_)
+    known[held[there]] = known[near[0]] = True
+    missing, their_vectors = store.ledger.vectors(worded[~known[worded]].tolist())
+    if len(missing):
+        cosines[missing] = their_vectors @ vector
+    known[worded] = True
+    return np.flatnonzero(known & counting)
 
 
 def _results(store: Store, best: list[tuple[int, int]]) -> list[Result]:
@@ -204,6 +360,8 @@ def _result(memory: Memory, cut: Cut) -> Result:
     )
     if len(result["text"]) < len(memory.text):
         result["truncated"] = True
+    if memory.superseded_by is not None:
+        result["superseded_by"] = memory.superseded_by
     return result
 
 
@@ -225,6 +383,11 @@ def _identity(draft: Draft, given: When | None) -> bytes:
 def _span(when: When | None, now: datetime) -> Span:
     start, end = (when.start, when.end) if when else (now, now)
     return Span(_micros(start), _micros(end))
+
+
+def _last_micro(when: When) -> int:
+    """The end of a day, which is not part of it; of an instant, the one after it."""
+    return _micros(when.end) + (when.start == when.end)
 
 
 def _micros(moment: datetime) -> int:

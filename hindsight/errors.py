@@ -17,6 +17,7 @@
         EmbedderUnavailable  EMBEDDER_UNAVAILABLE    the embedder is down, slow, or not the bank's own
         IndexUnavailable     INDEX_UNAVAILABLE       the vector index is down
         StorageFull          STORAGE_FULL            the disk is full
+        LedgerUnavailable    INTERNAL                the bank's ledger can't be read or written
       DeadlineExceeded       DEADLINE_EXCEEDED       the call took longer than it may
       Internal               INTERNAL                anything else; the log has the rest
 
@@ -135,6 +136,11 @@ class IndexUnavailable(Unavailable):
 class StorageFull(Unavailable):
     code, status = "STORAGE_FULL", 507
     next_action = "Tell the operator to free disk space; reading goes on, and nothing stored is lost."
+
+
+class LedgerUnavailable(Unavailable):
+    code, status = "INTERNAL", 500
+    next_action = "Tell the operator to look at the server's log and to run hindsight check."
 
 
 class DeadlineExceeded(HindsightError):

@@ -109,3 +109,87 @@ class RetainAnswer(TypedDict):
     event_date: str | None
     superseded: NotRequired[str]
     warnings: NotRequired[list[str]]
+
+
+class MemoryRecord(TypedDict):
+    """A whole memory, flat, under the names of retain's arguments; `text` is the content."""
+
+    id: str
+    text: str
+    type: str
+    context: str
+    event_date: str | None
+    tags: list[str]
+    metadata: JsonObject
+    session_id: str | None
+    document_id: str | None
+    retained_at: str
+    supersedes: str | None
+    superseded_by: str | None
+
+
+def as_record(memory: Memory) -> MemoryRecord:
+    """A memory as it goes over the wire."""
+    return MemoryRecord(
+        id=memory.id,
+        text=memory.text,
+        type=memory.type.value,
+        context=memory.context,
+        event_date=memory.event_date,
+        tags=list(memory.tags),
+        metadata=memory.metadata,
+        session_id=memory.session_id,
+        document_id=memory.document_id,
+        retained_at=memory.retained_at,
+        supersedes=memory.supersedes,
+        superseded_by=memory.superseded_by,
+    )
+
+
+class Row(TypedDict):
+    """A memory in the answer of `list_memories`."""
+
+    id: str
+    text: str
+    type: str
+    context: str
+    event_date: str | None
+    tags: list[str]
+    retained_at: str
+    superseded_by: str | None
+
+
+class ListAnswer(TypedDict):
+    """The answer of `list_memories`."""
+
+    memories: list[Row]
+    next_cursor: NotRequired[str]
+
+
+class Sample(TypedDict):
+    """A memory that `forget` would remove; `text` is its start."""
+
+    id: str
+    text: str
+
+
+class ForgetAnswer(TypedDict):
+    """The answer of `forget`: how many are gone, or, with a sample, how many would go."""
+
+    count: int
+    sample: NotRequired[list[Sample]]
+
+
+class StatsAnswer(TypedDict):
+    """The answer of `bank_stats`; counts are by value, `bytes` is the ledger on disk."""
+
+    memories: int
+    superseded: int
+    types: dict[str, int]
+    contexts: dict[str, int]
+    tags: dict[str, int]
+    first_date: str | None
+    last_date: str | None
+    embedder: str
+    dimension: int
+    bytes: int

@@ -18,15 +18,20 @@ from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.errors import HindsightError, IndexUnavailable, Unavailable
 from hindsight.index import VectorIndex
 from hindsight.joining import Joiner
-from hindsight.ledger import EmbedderMark, Entry, Ledger, Stored
-from hindsight.retrieval.roster import Roster, top_keys
+from hindsight.ledger import Changes, EmbedderMark, Entry, Forgotten, Ledger, Stored
+from hindsight.record import Memory
+from hindsight.retrieval.held import Held
+from hindsight.retrieval.roster import Roster
 from hindsight.retrieval.terms import VERSION as TERMS_VERSION
-from hindsight.retrieval.words import BLOCK, Block, Keys
+from hindsight.retrieval.words import BLOCK, Block, Keys, Mask, Scores
 
 logger = logging.getLogger(__name__)
 
 OpenIndex = Callable[[int], Awaitable[VectorIndex]]
 
+# Vectors held in memory, 12 MB with 384 dimensions: a matrix product over them takes a millisecond, Chroma's search
+# about as long whatever the size, so smaller banks are searched exactly and larger ones by both.
+HELD = 8_192
 _COMMIT = 256  # memories in one commit
 _CARRY = 500  # passages carried to the index at a time
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
@@ -35,11 +40,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 
 class Store:
-    """Make it with `open_store`. `ledger` and `roster` may be read from any thread."""
+    """Make it with `open_store`. `ledger`, `roster` and `held` may be read from any thread."""
 
     def __init__(self, name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex) -> None:
         self.ledger = ledger
         self.roster = Roster()
+        self.held = Held(embedder.dimension, HELD)
         self._name = name
         self._embedder = embedder
         self._mark = EmbedderMark(embedder.name, embedder.dimension)
@@ -47,10 +53,16 @@ class Store:
         self._open_index = open_index
         self._index: VectorIndex | None = None
         self._opening = asyncio.Lock()
+        self._writing = asyncio.Lock()
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
         self._joined = Joiner[Entry, Stored](self._commit, _COMMIT)
         self._follower: asyncio.Task[None] | None = None
+
+    @property
+    def embedder(self) -> EmbedderMark | None:
+        """The embedder that the bank's vectors come from; None before the first."""
+        return self._ledger_mark
 
     @property
     def semantic(self) -> bool:
@@ -58,12 +70,13 @@ class Store:
         return self._ledger_mark is None or self._ledger_mark == self._mark
 
     def load(self) -> None:
-        """Fill the roster from the ledger. Blocking."""
+        """Fill what is kept in memory from the ledger. Blocking."""
         self._ledger_mark = self.ledger.embedder()
-        rows = self.ledger.passages(above=0)
-        self.roster.add([r.key for r in rows], [r.number for r in rows], [r.superseded for r in rows])
+        keys, numbers, superseded = self.ledger.passages()
+        self.roster.add(keys, numbers, superseded.astype(np.bool_))
         self._load_words()
-        self._hold_unindexed()
+        if self.semantic:
+            self._load_vectors()
 
     def start(self) -> None:
         """Start the task that brings the index up to date."""
@@ -74,18 +87,34 @@ class Store:
         """Store an entry, in one commit with those that arrive beside it. Raises what the ledger answers."""
         return await self._joined(entry)
 
-    async def nearest(self, vector: Vectors, most: int) -> Keys:
-        """Keys of about `most` passages nearest to `vector`, in no order; all that count are among those searched."""
-        keys, vectors = self.roster.held()
-        held = keys[top_keys(vectors @ vector + 2, most)] if len(keys) else keys
-        if len(keys) >= self.roster.top:
-            return held
+    async def update(self, id: str, changes: Changes) -> Memory | None:
+        """Change a memory's categories; None when there is no such memory."""
+        async with self._writing:
+            return await asyncio.to_thread(self.ledger.update, id, changes)
+
+    async def forget(self, numbers: Sequence[int]) -> Forgotten:
+        """Remove memories for good; the index follows."""
+        async with self._writing:
+            forgotten = await asyncio.to_thread(self._forget, numbers)
+        self._news.set()
+        return forgotten
+
+    async def nearest(self, vector: Vectors, counting: Mask, most: int) -> tuple[Keys, Scores]:
+        """Keys and cosines of the counting passages nearest to `vector` that are not held, at most about `most`."""
+        held = self.held.view()[0]
+        outside = counting.copy()
+        outside[held[held < len(outside)]] = False
+        wanted = int(outside.sum())
+        if not wanted:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        # A condition leaves some of those the index finds: ask for so many more, or take all that are left.
+        asked = most * max(1, int((self.roster.numbers() > 0).sum()) // wanted)
         try:
-            found = (await (await self._opened()).nearest(vector, most)).keys
+            if wanted > most and asked <= most * 10:
+                return await self._nearest_in_index(vector, outside, asked)
         except IndexUnavailable as error:
             logger.warning("bank %s: the index is down, searching the ledger: %s", self._name, error.message)
-            found = await asyncio.to_thread(self._nearest_in_ledger, vector, most)
-        return np.concatenate([held, found])
+        return await asyncio.to_thread(self._nearest_in_ledger, vector, outside)
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of the files."""
@@ -98,12 +127,19 @@ class Store:
             await self._index.aclose()
         await asyncio.to_thread(self.ledger.close)
 
-    def _nearest_in_ledger(self, vector: Vectors, most: int) -> Keys:
-        keys, vectors = self.ledger.vectors(np.flatnonzero(self.roster.numbers()).tolist())
-        return keys[top_keys(vectors @ vector + 2, most)] if len(keys) else keys
+    async def _nearest_in_index(self, vector: Vectors, outside: Mask, asked: int) -> tuple[Keys, Scores]:
+        found = await (await self._opened()).nearest(vector, asked)
+        known = found.keys < len(outside)
+        known[known] = outside[found.keys[known]]
+        return found.keys[known], found.similarities[known]
+
+    def _nearest_in_ledger(self, vector: Vectors, outside: Mask) -> tuple[Keys, Scores]:
+        keys, vectors = self.ledger.vectors(np.flatnonzero(outside).tolist())
+        return keys, vectors @ vector if len(keys) else np.empty(0, np.float32)
 
     async def _commit(self, entries: Sequence[Entry]) -> Sequence[Stored | HindsightError]:
-        outcomes = await asyncio.to_thread(self._write, entries)
+        async with self._writing:
+            outcomes = await asyncio.to_thread(self._write, entries)
         self._news.set()
         return outcomes
 
@@ -116,35 +152,58 @@ class Store:
         return outcomes
 
     def _take_in(self, entry: Entry, stored: Stored) -> None:
-        text, keys = entry.memory.text, stored.keys
-        self.roster.add(keys, [stored.number] * len(keys), [False] * len(keys))
-        self.roster.words.add((key, text[cut.start : cut.end]) for key, cut in zip(keys, entry.cuts, strict=True))
+        text, keys = entry.memory.text, np.array(stored.keys, np.int64)
+        # The words first: a reader looks them up only for keys that the roster has.
+        self.roster.words.add(
+            (key, text[cut.start : cut.end]) for key, cut in zip(stored.keys, entry.cuts, strict=True)
+        )
         if entry.vectors is not None:
-            self.roster.hold(keys, entry.vectors)
+            self.held.add(keys, entry.vectors)
+        self.roster.add(keys, np.full(len(keys), stored.number), np.zeros(len(keys), np.bool_))
         if stored.superseded is not None:
             self.roster.supersede(stored.superseded)
 
+    def _forget(self, numbers: Sequence[int]) -> Forgotten:
+        forgotten = self.ledger.forget(numbers)
+        self.roster.remove(forgotten.keys)
+        self.held.drop(np.array(forgotten.keys, np.int64))
+        for number in forgotten.revived:
+            self.roster.supersede(number, superseded=False)
+        return forgotten
+
     def _load_words(self) -> None:
         blocks = self.ledger.word_blocks(TERMS_VERSION)
-        for number in range(self.roster.top // BLOCK + 1):
-            if number in blocks:
-                self.roster.words.put(number, Block.from_bytes(blocks[number]))
+        for first in range(0, self.roster.top + 1, BLOCK):
+            if first in blocks:
+                self.roster.words.put(first // BLOCK, Block.from_bytes(blocks[first]))
             else:
-                self.roster.words.add(self.ledger.passage_texts(number * BLOCK, (number + 1) * BLOCK - 1))
+                self.roster.words.add(self.ledger.passage_texts(first, first + BLOCK - 1))
 
-    def _hold_unindexed(self) -> None:
-        keys, vectors = self.ledger.unindexed(self.roster.top + 1)
-        self.roster.hold(keys.tolist(), vectors)
+    def _load_vectors(self) -> None:
+        waiting, vectors = self.ledger.unindexed(self.roster.top + 1)
+        self.held.add(waiting, vectors)
+        newest, vectors = self.ledger.vectors_from(max(0, self.roster.top - HELD))
+        settled = ~np.isin(newest, waiting)
+        self.held.add(newest[settled], vectors[settled], settled=True)
+
+    def _hold_all(self) -> None:
+        self.ledger.unindex()
+        held = Held(self._embedder.dimension, HELD)
+        held.add(*self.ledger.unindexed(self.roster.top + 1))
+        self.held = held
 
     async def _opened(self) -> VectorIndex:
         async with self._opening:
             if self._index is None:
                 self._index = await self._open_index(self._embedder.dimension)
                 if self._index.rebuilt:
-                    await asyncio.to_thread(self.ledger.unindex)
-                    await asyncio.to_thread(self._hold_unindexed)
-                    self._news.set()
+                    await self._start_over()
             return self._index
+
+    async def _start_over(self) -> None:
+        async with self._writing:
+            await asyncio.to_thread(self._hold_all)
+        self._news.set()
 
     async def _follow(self) -> None:
         pause = _FIRST_PAUSE
@@ -172,23 +231,39 @@ class Store:
             return False
         late = await asyncio.to_thread(self.ledger.unembedded, _CARRY)
         if late:
-            keys = [key for key, _ in late]
             vectors = await self._embedder.embed([text for _, text in late])
-            await asyncio.to_thread(self.ledger.embed, keys, vectors)
-            self.roster.hold(keys, vectors)
+            async with self._writing:
+                await asyncio.to_thread(self._give_vectors, [key for key, _ in late], vectors)
         return bool(late)
 
+    def _give_vectors(self, keys: Sequence[int], vectors: Vectors) -> None:
+        self.ledger.embed(keys, vectors)
+        there = self.roster.numbers()[list(keys)] > 0  # some may have been forgotten meanwhile
+        self.held.add(np.array(keys, np.int64)[there], vectors[there])
+
     async def _carry(self) -> bool:
+        """Bring one step's worth over to the index; whether there was any."""
+        gone = await asyncio.to_thread(self.ledger.gone, _CARRY)
+        if len(gone):
+            await (await self._opened()).delete(gone)
+            await asyncio.to_thread(self.ledger.dropped, gone.tolist())
         keys, vectors = await asyncio.to_thread(self.ledger.unindexed, _CARRY)
         if len(keys):
             await (await self._opened()).upsert(keys, vectors)
-            await asyncio.to_thread(self.ledger.indexed, keys.tolist())
-            self.roster.release(keys.tolist())
-        return bool(len(keys))
+            async with self._writing:
+                await asyncio.to_thread(self._note_carried, keys.tolist())
+        return bool(len(gone) or len(keys))
+
+    def _note_carried(self, keys: Sequence[int]) -> None:
+        self.ledger.indexed(keys)
+        self.held.settle(keys)
 
     async def _keep_words(self) -> None:
         for number, block in await asyncio.to_thread(self.roster.words.freeze, self.roster.top):
-            await asyncio.to_thread(self.ledger.keep_word_block, number, TERMS_VERSION, block.as_bytes())
+            first = number * BLOCK
+            await asyncio.to_thread(
+                self.ledger.keep_word_block, first, first + BLOCK - 1, TERMS_VERSION, block.as_bytes()
+            )
 
 
 async def open_store(name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex) -> Store:

@@ -21,11 +21,16 @@ from hindsight.index import VectorIndex
 from hindsight.record import BankId
 from hindsight.settings import Settings, SettingsError, variable
 from hindsight.store import Store, open_store
+from hindsight.tools.bank_stats import BANK_STATS
+from hindsight.tools.forget import FORGET
+from hindsight.tools.get_memory import GET_MEMORY
+from hindsight.tools.list_memories import LIST_MEMORIES
 from hindsight.tools.recall import RECALL
 from hindsight.tools.retain import RETAIN
+from hindsight.tools.update_memory import UPDATE_MEMORY
 from hindsight.understanding.dates import date_in
 
-TOOLS = (RETAIN, RECALL)
+TOOLS = (RETAIN, RECALL, GET_MEMORY, LIST_MEMORIES, UPDATE_MEMORY, FORGET, BANK_STATS)
 INDEX = "index"
 
 

@@ -16,7 +16,7 @@ Step = str | int | None  # a member's name, an item's index, or None for all of 
 _STEP = re.compile(
     r"""
       (?P<every> \.\* | \[ \s* \* \s* \] )
-    | \. (?P<name> [\w-]+ )
+    | \. (?P<name> [^\s.\[\]*'"()?]+ )
     | \[ \s* (?P<index> [0-9]{1,9} ) \s* \]
     | \[ \s* (?P<quoted> ' (?: [^'\\] | \\. )*+ ' | " (?: [^"\\] | \\. )*+ " ) \s* \]
     """,

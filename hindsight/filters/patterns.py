@@ -24,7 +24,7 @@ def like(pattern: str, ignore_case: bool) -> Callable[[str], bool]:
 
     def matches(text: str) -> bool:
         end = len(text) - length
-        return end >= 0 and body.match(text, 0, end) is not None and tail.match(text, end) is not None
+        return body.match(text, 0, end) is not None and tail.match(text, end) is not None
 
     return matches
 

@@ -154,7 +154,9 @@ def to_timestamp(value: object) -> object:
             value = datetime(value.year, value.month, value.day)
         if not isinstance(value, datetime):
             return None
-        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+        if value.tzinfo is None:
+            return value.replace(tzinfo=UTC)
+        return value if value.tzinfo is UTC else value.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 

@@ -14,6 +14,11 @@ SKIPPED = 16  # an oversized body is read to its end, for its id, up to so many 
 _JSON_TYPE = re.compile(rb"\s*application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
 
+class NotJson(InvalidArgument):
+    status = 415
+    next_action = "Send it with the header Content-Type: application/json."
+
+
 class ClientGone(Exception):
     """The client left before its body was complete; there is nobody to tell."""
 
@@ -55,13 +60,11 @@ async def read_body(receive: Receive, most: int) -> bytes | Oversized:
 
 
 def require_json(scope: Scope) -> None:
-    """Raises InvalidArgument (answer it with 415) unless the body says it is JSON.
+    """Raises NotJson unless the body says it is JSON.
 
     A browser may send text/plain to any site without asking; with JSON it has to ask first.
     """
     for name, value in scope["headers"]:
         if name == b"content-type" and (value == b"application/json" or _JSON_TYPE.fullmatch(value)):
             return
-    raise InvalidArgument(
-        "the body must be JSON", next_action="Send it with the header Content-Type: application/json."
-    )
+    raise NotJson("the body must be JSON")

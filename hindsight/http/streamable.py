@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from hindsight.caller import caller_of
 from hindsight.errors import ContentTooLarge, HindsightError, InvalidArgument, NotFound
 from hindsight.http.answers import answer, answer_error
-from hindsight.http.bodies import ClientGone, Oversized, read_body, require_json
+from hindsight.http.bodies import ClientGone, NotJson, Oversized, read_body, require_json
 from hindsight.http.paths import bank_of
 from hindsight.messages import Message, NotAMessage, decode, encode, failure, id_at_the_edges, refusal
 from hindsight.record import JsonObject
@@ -122,8 +122,8 @@ def _check_types(scope: Scope, headers: Headers) -> None:
         raise Refused(406, refusal(None, error))
     try:
         require_json(scope)
-    except InvalidArgument as error:
-        raise Refused(415, refusal(None, error)) from error
+    except NotJson as error:
+        raise Refused(error.status, refusal(None, error)) from error
 
 
 def _check_session(headers: Headers, message: Message) -> None:

@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 class ChromaIndex:
-    """One bank's collection, one call at a time. Get one from `open_chroma` or `connect_chroma`.
+    """One bank's collection, one call at a time. Get one from `open_chroma` or a ChromaServer.
 
     `client` holds what `aclose` lets go of; `folder` is that of an embedded index.
     """
@@ -132,13 +132,28 @@ async def open_chroma(folder: Path, bank: BankId, dimension: int) -> ChromaIndex
         return await anyio.to_thread.run_sync(_open_or_replace, folder, bank, dimension)
 
 
-async def connect_chroma(url: str, bank: BankId, dimension: int) -> ChromaIndex:
-    """Use the collection of `bank` on the Chroma server at `url`, or make it; one of another dimension is replaced.
+class ChromaServer:
+    """A Chroma server, whose connections all banks share. Get one from `connect_chroma`."""
 
-    Raises IndexUnavailable.
-    """
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def open(self, bank: BankId, dimension: int) -> ChromaIndex:
+        """Use the collection of `bank`, or make it; one of another dimension is replaced. Raises IndexUnavailable."""
+        with _Adapting():
+            return await anyio.to_thread.run_sync(_open_on_server, self._client, bank, dimension)
+
+    async def aclose(self) -> None:
+        """Close the connections, once no index is used any more."""
+        for session in _sessions(self._client):
+            session.close()
+        self._client.close()
+
+
+async def connect_chroma(url: str) -> ChromaServer:
+    """Connect to the Chroma server at `url`, of http or https. Raises IndexUnavailable."""
     with _Adapting():
-        return await anyio.to_thread.run_sync(_connect, url, bank, dimension)
+        return ChromaServer(await anyio.to_thread.run_sync(_connect, url))
 
 
 class _Adapting:
@@ -194,22 +209,28 @@ def _open(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
         return ChromaIndex(opened.pop_all(), collection, rebuilt=is_new, folder=folder)
 
 
-def _connect(url: str, bank: BankId, dimension: int) -> ChromaIndex:
+def _connect(url: str) -> Client:
     # Chroma asks httpx for no timeout at all and has no setting for it; a server that hangs would hold our threads for
     # ever. Making the client already sends requests, so the server has to answer ours first.
     httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=SERVER_TIMEOUT).raise_for_status()
-    with ExitStack() as opened:
-        client = cast(Client, chromadb.HttpClient(url, ssl=url.startswith("https"), settings=_settings()))
-        opened.callback(client.close)
-        session = cast(httpx.Client, cast(Any, client)._server._session)
-        opened.callback(session.close)  # client.close() leaves its sockets open
+    client = cast(Client, chromadb.HttpClient(url, ssl=url.startswith("https"), settings=_settings()))
+    for session in _sessions(client):
         session.timeout = httpx.Timeout(SERVER_TIMEOUT)
-        try:
-            collection, is_new = _collection(client, bank, dimension)
-        except _OtherDimension:
-            client.delete_collection(bank.folder)
-            collection, is_new = _collection(client, bank, dimension)
-        return ChromaIndex(opened.pop_all(), collection, rebuilt=is_new)
+    return client
+
+
+def _sessions(client: Client) -> list[httpx.Client]:
+    # Chroma gives no way to reach them, and leaves them open when the client is closed.
+    return [cast(Any, part)._server._session for part in (client, client._admin_client)]
+
+
+def _open_on_server(client: Client, bank: BankId, dimension: int) -> ChromaIndex:
+    try:
+        collection, is_new = _collection(client, bank, dimension)
+    except _OtherDimension:
+        client.delete_collection(bank.folder)
+        collection, is_new = _collection(client, bank, dimension)
+    return ChromaIndex(ExitStack(), collection, rebuilt=is_new)
 
 
 def _settings() -> Settings:

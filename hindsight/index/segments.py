@@ -124,9 +124,23 @@ def _cut_short(segment: Path) -> bool:
     raw = header.read_bytes()
     if len(raw) != _HEADER.size:
         return True
-    _, _, _, elements, stride, *_ = _HEADER.unpack(raw)
-    needed = {"data_level0.bin": elements * stride, "length.bin": elements * 4, "link_lists.bin": elements * 4}
-    return any(_size(segment / name) < size for name, size in needed.items()) or not _is_pickle(segment, elements)
+    _, _, _, elements, stride, _, _, levels, _, links, *_ = _HEADER.unpack(raw)
+    return (
+        _size(segment / "data_level0.bin") < elements * stride
+        or _size(segment / "length.bin") < elements * 4
+        or not _are_links(segment / "link_lists.bin", elements, longest=max(levels, 0) * (links + 1) * 4)
+        or not _is_pickle(segment, elements)
+    )
+
+
+def _are_links(file: Path, elements: int, longest: int) -> bool:
+    """Whether `file` has just as many lists as `elements`: each its length in bytes, at most `longest`, and content."""
+    if not 0 <= _size(file) <= elements * (4 + longest):
+        return False
+    raw, end = file.read_bytes(), 0
+    for _ in range(elements):
+        end += 4 + int.from_bytes(raw[end : end + 4], "little")
+    return end == len(raw)
 
 
 def _size(file: Path) -> int:

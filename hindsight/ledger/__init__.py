@@ -7,7 +7,7 @@ used twice in one ledger.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hindsight.embedding import Vectors
 from hindsight.errors import HindsightError
-from hindsight.record import Memory
+from hindsight.record import JsonObject, Memory, MemoryType
 
 Numbers = npt.NDArray[np.int64]
 
@@ -67,13 +67,57 @@ class Stored:
     superseded: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PassageRow:
-    """A passage as it is loaded when a bank opens."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Which memories count: all that is given must hold, and what is None or empty asks for nothing.
 
-    key: int
-    number: int
-    superseded: bool
+    `tags` asks for any of them, with `all_tags` for every one. `since` and `until` are microseconds as in Span: a
+    memory counts when its time meets [since, until). `predicate` is asked about its metadata.
+    """
+
+    types: tuple[MemoryType, ...] = ()
+    contexts: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    all_tags: bool = False
+    since: int | None = None
+    until: int | None = None
+    session_id: str | None = None
+    superseded: bool = False
+    predicate: Callable[[JsonObject], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """New categories of a memory; None leaves one as it is. `time` goes with `event_date`."""
+
+    context: str | None = None
+    type: MemoryType | None = None
+    event_date: str | None = None
+    time: Span | None = None
+    tags: tuple[str, ...] | None = None
+    metadata: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What forgetting took away: the passages' keys; and the memories, by number, whose successor is gone with it."""
+
+    keys: tuple[int, ...]
+    revived: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a ledger holds. Counts are by value; dates are the first and the last `event_date`; `bytes` is on disk."""
+
+    memories: int
+    superseded: int
+    types: dict[str, int]
+    contexts: dict[str, int]
+    tags: dict[str, int]
+    first_date: str | None
+    last_date: str | None
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +131,8 @@ class EmbedderMark:
 class Ledger(Protocol):
     """All calls block, so they belong in a thread; one call writes at a time, reads may run beside it.
 
-    Every write is one commit, on disk when the call returns. Raises StorageFull when the disk is, and leaves what was
-    there as it was.
+    Every write is one commit, on disk when the call returns. Raises StorageFull or LedgerUnavailable, and leaves what
+    was there as it was.
     """
 
     def embedder(self) -> EmbedderMark | None:
@@ -103,8 +147,35 @@ class Ledger(Protocol):
         """
         ...
 
-    def known(self, identities: Collection[bytes]) -> dict[bytes, Memory]:
+    def known(self, identities: Sequence[bytes]) -> dict[bytes, Memory]:
         """The memories already there, by identity."""
+        ...
+
+    def find(self, id: str) -> tuple[int, Memory] | None:
+        """A memory and its number by its id."""
+        ...
+
+    def select(self, conditions: Conditions) -> Numbers:
+        """The numbers of the memories that meet the conditions, ascending."""
+        ...
+
+    def page(self, conditions: Conditions, *, newest: bool, beyond: int | None, most: int) -> list[tuple[int, Memory]]:
+        """Up to `most` memories that meet the conditions with their numbers, in the order of retaining or against it.
+
+        `beyond` is the number after which to go on.
+        """
+        ...
+
+    def update(self, id: str, changes: Changes) -> Memory | None:
+        """Change a memory's categories and return it as it is then; None when there is no such memory."""
+        ...
+
+    def forget(self, numbers: Sequence[int]) -> Forgotten:
+        """Remove memories for good, with their passages, words, vectors and the links to them."""
+        ...
+
+    def stats(self) -> Stats:
+        """Count what is there."""
         ...
 
     def memories(self, numbers: Sequence[int]) -> dict[int, Memory]:
@@ -119,11 +190,15 @@ class Ledger(Protocol):
         """The vectors of those passages that have one: their keys, ascending, and float32 [n, dimension]."""
         ...
 
-    def passages(self, above: int) -> list[PassageRow]:
-        """All passages with a key above `above`, ascending."""
+    def vectors_from(self, key: int) -> tuple[Numbers, Vectors]:
+        """The vectors of the passages from `key` on: their keys, ascending, and float32 [n, dimension]."""
         ...
 
-    def passage_texts(self, first: int, last: int) -> Iterator[tuple[int, str]]:
+    def passages(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Of all passages, by key ascending: the key, the memory's number, and 1 where that is superseded; each [n]."""
+        ...
+
+    def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
         """Key and text of the passages with first <= key <= last, ascending."""
         ...
 
@@ -136,11 +211,19 @@ class Ledger(Protocol):
         ...
 
     def unindexed(self, most: int) -> tuple[Numbers, Vectors]:
-        """Up to `most` passages with a vector that the index lacks, oldest first."""
+        """Up to `most` passages with a vector that the index lacks, oldest first: keys and vectors as above."""
         ...
 
     def indexed(self, keys: Sequence[int]) -> None:
         """Note that the index holds these passages."""
+        ...
+
+    def gone(self, most: int) -> Numbers:
+        """Keys of up to `most` forgotten passages that the index may still hold."""
+        ...
+
+    def dropped(self, keys: Sequence[int]) -> None:
+        """Note that the index does not hold these forgotten passages."""
         ...
 
     def unindex(self) -> None:
@@ -148,11 +231,11 @@ class Ledger(Protocol):
         ...
 
     def word_blocks(self, version: int) -> dict[int, bytes]:
-        """The stored blocks of the word index that this version wrote, by number."""
+        """The stored blocks of the word index that this version wrote, by the first key they cover."""
         ...
 
-    def keep_word_block(self, number: int, version: int, block: bytes) -> None:
-        """Store a block of the word index."""
+    def keep_word_block(self, first: int, last: int, version: int, block: bytes) -> None:
+        """Store a block of the word index over the keys from `first` to `last`; forgetting one of them drops it."""
         ...
 
     def close(self) -> None:

@@ -7,19 +7,30 @@ texts, so forgetting a memory only drops its block.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hindsight.embedding import Vectors
-from hindsight.errors import AlreadySuperseded, HindsightError, MemoryNotFound, StorageFull
-from hindsight.ledger import Cut, EmbedderMark, Entry, Numbers, PassageRow, Stored
+from hindsight.errors import AlreadySuperseded, HindsightError, LedgerUnavailable, MemoryNotFound, StorageFull
+from hindsight.ledger import (
+    Changes,
+    Conditions,
+    Cut,
+    EmbedderMark,
+    Entry,
+    Forgotten,
+    Numbers,
+    Stats,
+    Stored,
+)
+from hindsight.ledger.conditions import Judge, as_sql, marks
 from hindsight.record import Memory, MemoryType
 
 SCHEMA_VERSION = 1
@@ -53,7 +64,19 @@ CREATE TABLE passage (
 );
 CREATE INDEX passage_of ON passage (number);
 CREATE INDEX passage_pending ON passage (key) WHERE NOT indexed;
-CREATE TABLE words (block INTEGER PRIMARY KEY, version INTEGER NOT NULL, postings BLOB NOT NULL);
+CREATE TABLE gone (key INTEGER PRIMARY KEY);
+CREATE TABLE tag (
+    tag TEXT, number INTEGER REFERENCES memory ON DELETE CASCADE, PRIMARY KEY (tag, number)
+) WITHOUT ROWID;
+CREATE INDEX tag_of ON tag (number);
+CREATE INDEX memory_context ON memory (context);
+CREATE INDEX memory_session ON memory (session_id);
+CREATE INDEX memory_time ON memory (time_start, time_end);
+CREATE INDEX memory_supersedes ON memory (supersedes) WHERE supersedes IS NOT NULL;
+CREATE INDEX memory_superseded_by ON memory (superseded_by) WHERE superseded_by IS NOT NULL;
+CREATE TABLE words (
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, version INTEGER NOT NULL, postings BLOB NOT NULL
+);
 """
 _COLUMNS = (
     "id, text, type, context, retained_at, event_date, session_id, document_id, tags, metadata, supersedes,"
@@ -61,6 +84,8 @@ _COLUMNS = (
 )
 # SQLite's default limit on variables is 32,766; far below it the statement cache still helps.
 _SLICE = 500
+# A full disk shows while writing the log, its checkpoint, or the shared memory beside it.
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 def open_sqlite(path: Path, bank_id: str) -> SqliteLedger:
@@ -72,18 +97,18 @@ def open_sqlite(path: Path, bank_id: str) -> SqliteLedger:
 
 
 class SqliteLedger:
-    """Fulfils Ledger. One connection writes, another one reads."""
+    """Fulfils Ledger. One connection writes, others read."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._writing = threading.Lock()
+        self._readers: list[sqlite3.Connection] = []
         self._writer = _connect(path)
         with self._commit() as database:
             if database.execute("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in _SCHEMA.split(";"):
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        self._reader = _connect(path)
-        self._reader.execute("PRAGMA query_only = ON")
 
     def name_bank(self, bank_id: str) -> None:
         """Write down which bank this is: the folder's name alone does not always tell."""
@@ -91,8 +116,8 @@ class SqliteLedger:
             database.execute("INSERT OR IGNORE INTO bank VALUES ('id', ?)", (bank_id,))
 
     def embedder(self) -> EmbedderMark | None:
-        row = self._reader.execute("SELECT value FROM bank WHERE name = 'embedder'").fetchone()
-        return EmbedderMark(**json.loads(row[0])) if row else None
+        rows = self._rows("SELECT value FROM bank WHERE name = 'embedder'")
+        return EmbedderMark(**json.loads(rows[0][0])) if rows else None
 
     def retain(self, entries: Sequence[Entry], embedder: EmbedderMark) -> list[Stored | HindsightError]:
         with self._commit() as database:
@@ -100,13 +125,73 @@ class SqliteLedger:
             database.execute("INSERT OR IGNORE INTO bank VALUES ('embedder', ?)", (mark,))
             return [_retain(database, entry) for entry in entries]
 
-    def known(self, identities: Collection[bytes]) -> dict[bytes, Memory]:
-        query = f"SELECT identity, {_COLUMNS} FROM memory WHERE identity IN"
-        return {row[0]: _memory(row[1:]) for row in self._each(query, list(identities))}
+    def known(self, identities: Sequence[bytes]) -> dict[bytes, Memory]:
+        rows = self._each(f"SELECT identity, {_COLUMNS} FROM memory WHERE identity IN", identities)
+        return {row[0]: _memory(row[1:]) for row in rows}
+
+    def find(self, id: str) -> tuple[int, Memory] | None:
+        rows = self._rows(f"SELECT number, {_COLUMNS} FROM memory WHERE id = ?", (id,))
+        return (rows[0][0], _memory(rows[0][1:])) if rows else None
+
+    def select(self, conditions: Conditions) -> Numbers:
+        clauses, values = as_sql(conditions)
+        if conditions.predicate is None:
+            rows = self._rows(f"SELECT number FROM memory WHERE {clauses} ORDER BY number", values)
+        else:
+            fits = Judge(conditions.predicate)
+            found = self._rows(f"SELECT number, metadata FROM memory WHERE {clauses} ORDER BY number", values)
+            rows = [row for row in found if fits(row[1])]
+        return np.array([row[0] for row in rows], np.int64)
+
+    def page(self, conditions: Conditions, *, newest: bool, beyond: int | None, most: int) -> list[tuple[int, Memory]]:
+        clauses, values = as_sql(conditions)
+        if beyond is not None:
+            clauses, values = f"{clauses} AND number {'<' if newest else '>'} ?", [*values, beyond]
+        query = f"SELECT number, {_COLUMNS} FROM memory WHERE {clauses} ORDER BY number {'DESC' if newest else 'ASC'}"
+        fits = conditions.predicate or (lambda metadata: True)
+        with self._reading() as database:
+            found = ((row[0], _memory(row[1:])) for row in database.execute(query, values))
+            return list(islice((pair for pair in found if fits(pair[1].metadata)), most))
+
+    def update(self, id: str, changes: Changes) -> Memory | None:
+        with self._commit() as database:
+            row = database.execute("SELECT number FROM memory WHERE id = ?", (id,)).fetchone()
+            if row is None:
+                return None
+            for column, value in _columns(changes).items():
+                database.execute(f"UPDATE memory SET {column} = ? WHERE number = ?", (value, row[0]))
+            if changes.tags is not None:
+                database.execute("DELETE FROM tag WHERE number = ?", row)
+                _insert_tags(database, row[0], changes.tags)
+            return _memory(database.execute(f"SELECT {_COLUMNS} FROM memory WHERE number = ?", row).fetchone())
+
+    def forget(self, numbers: Sequence[int]) -> Forgotten:
+        keys: list[int] = []
+        revived: list[int] = []
+        with self._commit() as database:
+            for number in numbers:
+                keys += _forget_passages(database, number)
+                revived += _unlink(database, number)
+                database.execute("DELETE FROM memory WHERE number = ?", (number,))
+        gone = set(numbers)
+        return Forgotten(tuple(keys), tuple(number for number in revived if number not in gone))
+
+    def stats(self) -> Stats:
+        with self._reading() as database:
+            ask = database.execute
+            total, superseded, first, last = ask(
+                "SELECT count(*), count(superseded_by), min(event_date), max(event_date) FROM memory"
+            ).fetchone()
+            size = ask("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()[0]
+            types, contexts, tags = (
+                dict(ask(f"SELECT {column}, count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1"))
+                for column, table in (("type", "memory"), ("context", "memory"), ("tag", "tag"))
+            )
+        return Stats(total, superseded, types, contexts, tags, first, last, size)
 
     def memories(self, numbers: Sequence[int]) -> dict[int, Memory]:
-        query = f"SELECT number, {_COLUMNS} FROM memory WHERE number IN"
-        return {row[0]: _memory(row[1:]) for row in self._each(query, numbers)}
+        rows = self._each(f"SELECT number, {_COLUMNS} FROM memory WHERE number IN", numbers)
+        return {row[0]: _memory(row[1:]) for row in rows}
 
     def cuts(self, keys: Sequence[int]) -> dict[int, Cut]:
         rows = self._each("SELECT key, start, stop FROM passage WHERE key IN", keys)
@@ -114,26 +199,29 @@ class SqliteLedger:
 
     def vectors(self, keys: Sequence[int]) -> tuple[Numbers, Vectors]:
         query = "SELECT key, vector FROM passage WHERE vector IS NOT NULL AND key IN"
-        return self._matrix(self._each(query, sorted(keys)))
+        return _matrix(self._each(query, sorted(keys)))
 
-    def passages(self, above: int) -> list[PassageRow]:
-        rows = self._reader.execute(
-            "SELECT key, number, superseded_by IS NOT NULL FROM passage JOIN memory USING (number)"
-            " WHERE key > ? ORDER BY key",
-            (above,),
+    def vectors_from(self, key: int) -> tuple[Numbers, Vectors]:
+        query = "SELECT key, vector FROM passage WHERE vector IS NOT NULL AND key >= ? ORDER BY key"
+        return _matrix(self._rows(query, (key,)))
+
+    def passages(self) -> tuple[Numbers, Numbers, Numbers]:
+        rows = self._rows(
+            "SELECT key, number, superseded_by IS NOT NULL FROM passage JOIN memory USING (number) ORDER BY key"
         )
-        return [PassageRow(key, number, bool(superseded)) for key, number, superseded in rows]
+        keys, numbers, superseded = np.array(rows, np.int64).reshape(len(rows), 3).T
+        return keys, numbers, superseded
 
-    def passage_texts(self, first: int, last: int) -> Iterator[tuple[int, str]]:
-        rows = self._reader.execute(
+    def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
+        rows = self._rows(
             "SELECT key, text, start, stop FROM passage JOIN memory USING (number)"
             " WHERE key BETWEEN ? AND ? ORDER BY key",
             (first, last),
         )
-        return ((key, text[start:stop]) for key, text, start, stop in rows)
+        return [(key, text[start:stop]) for key, text, start, stop in rows]
 
     def unembedded(self, most: int) -> list[tuple[int, str]]:
-        rows = self._reader.execute(
+        rows = self._rows(
             "SELECT key, text, start, stop FROM passage JOIN memory USING (number)"
             " WHERE vector IS NULL AND NOT indexed ORDER BY key LIMIT ?",
             (most,),
@@ -146,35 +234,42 @@ class SqliteLedger:
             database.executemany("UPDATE passage SET vector = ? WHERE key = ?", pairs)
 
     def unindexed(self, most: int) -> tuple[Numbers, Vectors]:
-        rows = self._reader.execute(
-            "SELECT key, vector FROM passage WHERE vector IS NOT NULL AND NOT indexed ORDER BY key LIMIT ?", (most,)
-        )
-        return self._matrix(rows)
+        query = "SELECT key, vector FROM passage WHERE vector IS NOT NULL AND NOT indexed ORDER BY key LIMIT ?"
+        return _matrix(self._rows(query, (most,)))
 
     def indexed(self, keys: Sequence[int]) -> None:
         with self._commit() as database:
             database.executemany("UPDATE passage SET indexed = 1 WHERE key = ?", [(key,) for key in keys])
 
+    def gone(self, most: int) -> Numbers:
+        return np.array([row[0] for row in self._rows("SELECT key FROM gone LIMIT ?", (most,))], np.int64)
+
+    def dropped(self, keys: Sequence[int]) -> None:
+        with self._commit() as database:
+            database.executemany("DELETE FROM gone WHERE key = ?", [(key,) for key in keys])
+
     def unindex(self) -> None:
         with self._commit() as database:
             database.execute("UPDATE passage SET indexed = 0")
+            database.execute("DELETE FROM gone")
 
     def word_blocks(self, version: int) -> dict[int, bytes]:
-        return dict(self._reader.execute("SELECT block, postings FROM words WHERE version = ?", (version,)))
+        return dict(self._rows("SELECT first, postings FROM words WHERE version = ?", (version,)))
 
-    def keep_word_block(self, number: int, version: int, block: bytes) -> None:
+    def keep_word_block(self, first: int, last: int, version: int, block: bytes) -> None:
         with self._commit() as database:
-            database.execute("INSERT OR REPLACE INTO words VALUES (?, ?, ?)", (number, version, block))
+            database.execute("INSERT OR REPLACE INTO words VALUES (?, ?, ?, ?)", (first, last, version, block))
 
     def close(self) -> None:
-        self._reader.close()
+        for reader in self._readers:
+            reader.close()
         with self._writing:
             self._writer.close()
 
     @contextlib.contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it on disk at the end, or nothing."""
-        with self._writing, _full_disk_named():
+        with self._writing, _errors_of_ours():
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
@@ -183,20 +278,33 @@ class SqliteLedger:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
 
-    def _each(self, query: str, values: Sequence[int | bytes | str]) -> Iterator[tuple[Any, ...]]:
-        for start in range(0, len(values), _SLICE):
-            part = values[start : start + _SLICE]
-            yield from self._reader.execute(f"{query} ({','.join('?' * len(part))})", part)
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection of one's own: one that is shared would show every reader the oldest one's view."""
+        with _errors_of_ours():
+            reader = self._readers.pop() if self._readers else _connect(self._path)
+            try:
+                yield reader
+            finally:
+                self._readers.append(reader)
 
-    def _matrix(self, rows: Iterator[tuple[Any, ...]]) -> tuple[Numbers, Vectors]:
-        found = list(rows)
-        keys = np.array([row[0] for row in found], np.int64)
-        matrix = np.frombuffer(b"".join(row[1] for row in found), np.float32)
-        return keys, matrix.reshape(len(found), -1 if found else 0)
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        with self._reading() as database:
+            return database.execute(query, values).fetchall()
+
+    def _each(self, query: str, values: Sequence[int | bytes]) -> list[Any]:
+        parts = (values[start : start + _SLICE] for start in range(0, len(values), _SLICE))
+        with self._reading() as database:
+            return [row for part in parts for row in database.execute(f"{query} ({marks(part)})", part)]
+
+
+def _matrix(rows: Sequence[tuple[int, bytes]]) -> tuple[Numbers, Vectors]:
+    keys = np.array([key for key, _ in rows], np.int64)
+    vectors = np.frombuffer(b"".join(vector for _, vector in rows), np.float32)
+    return keys, vectors.reshape(len(rows), -1 if rows else 0)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # Reads from several threads share a connection: SQLite serialises them itself.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10, cached_statements=64)
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
         connection.execute(f"PRAGMA {pragma}")
@@ -204,17 +312,14 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def _full_disk_named() -> Iterator[None]:
+def _errors_of_ours() -> Iterator[None]:
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
-            raise
-        raise StorageFull("the disk is full; nothing was stored") from error
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise StorageFull("the disk is full; nothing was stored") from error
+    except sqlite3.Error as error:
+        # Some errors of the module itself, such as a closed connection, have no code.
+        if getattr(error, "sqlite_errorcode", None) in _FULL:
+            raise StorageFull("the disk is full; nothing was stored") from error
+        raise LedgerUnavailable("the bank's ledger does not work at the moment") from error
 
 
 def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightError:
@@ -226,6 +331,7 @@ def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightErr
     if isinstance(superseded, HindsightError):
         return superseded
     number = _insert(database, entry)
+    _insert_tags(database, number, memory.tags)
     vectors = [None] * len(entry.cuts) if entry.vectors is None else [row.tobytes() for row in entry.vectors]
     keys = tuple(
         _last_row(
@@ -249,6 +355,45 @@ def _supersede(database: sqlite3.Connection, old: str, new: str) -> int | Hindsi
     return int(row[1])
 
 
+def _columns(changes: Changes) -> dict[str, object]:
+    """The columns that the changes set."""
+    given = {
+        "context": changes.context,
+        "type": changes.type and changes.type.value,
+        "event_date": changes.event_date,
+        "time_start": changes.time and changes.time.start,
+        "time_end": changes.time and changes.time.end,
+        "tags": None if changes.tags is None else _json(list(changes.tags)),
+        "metadata": None if changes.metadata is None else _json(changes.metadata),
+    }
+    return {column: value for column, value in given.items() if value is not None}
+
+
+def _forget_passages(database: sqlite3.Connection, number: int) -> list[int]:
+    keys = [key for (key,) in database.execute("SELECT key FROM passage WHERE number = ?", (number,))]
+    if keys:
+        # Also those that the index does not have: they may be on their way.
+        database.execute("INSERT INTO gone SELECT key FROM passage WHERE number = ?", (number,))
+        database.execute("DELETE FROM words WHERE last >= ? AND first <= ?", (min(keys), max(keys)))
+        database.execute("DELETE FROM passage WHERE number = ?", (number,))
+    return keys
+
+
+def _unlink(database: sqlite3.Connection, number: int) -> list[int]:
+    """Clear the links to a memory; returns the memories that it had superseded."""
+    row = database.execute("SELECT id FROM memory WHERE number = ?", (number,)).fetchone()
+    if row is None:
+        return []
+    revived = [found for (found,) in database.execute("SELECT number FROM memory WHERE superseded_by = ?", row)]
+    database.execute("UPDATE memory SET superseded_by = NULL WHERE superseded_by = ?", row)
+    database.execute("UPDATE memory SET supersedes = NULL WHERE supersedes = ?", row)
+    return revived
+
+
+def _insert_tags(database: sqlite3.Connection, number: int, tags: Sequence[str]) -> None:
+    database.executemany("INSERT OR IGNORE INTO tag VALUES (?, ?)", [(tag, number) for tag in tags])
+
+
 def _insert(database: sqlite3.Connection, entry: Entry) -> int:
     memory = entry.memory
     values = (
@@ -256,8 +401,7 @@ def _insert(database: sqlite3.Connection, entry: Entry) -> int:
         *(memory.session_id, memory.document_id, _json(list(memory.tags)), _json(memory.metadata)),
         *(memory.supersedes, memory.superseded_by, entry.identity, entry.time.start, entry.time.end),
     )
-    marks = ",".join("?" * len(values))
-    query = f"INSERT INTO memory ({_COLUMNS}, identity, time_start, time_end) VALUES ({marks})"
+    query = f"INSERT INTO memory ({_COLUMNS}, identity, time_start, time_end) VALUES ({marks(values)})"
     return _last_row(database.execute(query, values))
 
 

@@ -1,4 +1,4 @@
-"""recall: finds memories by meaning and words."""
+"""recall: finds memories by meaning, words and time."""
 
 from __future__ import annotations
 
@@ -8,47 +8,36 @@ from hindsight.arguments import Text, Whole, argument
 from hindsight.bank import Bank, Query
 from hindsight.record import RecallAnswer
 from hindsight.tools import Tool
+from hindsight.tools.narrowed import SHOWN, Narrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recall:
+class Recall(Narrowed):
     """The arguments of recall."""
 
-    query: str = argument(Text(most=10_000), "What to look for: a question or key words")
-    max_results: int = argument(Whole(1, 100), "How many memories at most", default=10)
+    query: str = argument(Text(most=10_000), "A question or key words")
+    max_results: int = argument(Whole(1, 100), "At most", default=10)
+    max_tokens: int = argument(Whole(1, 1_000_000), "Answer length", default=2048)
 
 
 async def _recall(bank: Bank, arguments: Recall) -> RecallAnswer:
-    return await bank.recall(Query(text=arguments.query, max_results=arguments.max_results))
+    query = Query(
+        text=arguments.query,
+        max_results=arguments.max_results,
+        max_tokens=arguments.max_tokens,
+        narrowing=arguments.narrowing(),
+    )
+    return await bank.recall(query)
 
 
 RECALL = Tool(
     name="recall",
     title="Recall",
-    description="Use at the start of a conversation, before a recommendation, and when earlier talks may matter.",
+    description="Use at the start of a conversation, before a recommendation, and for continuity.",
     arguments=Recall,
     output={
         "type": "object",
-        "properties": {
-            "results": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "id": {"type": "string"},
-                        "text": {"type": "string"},
-                        "type": {"type": "string"},
-                        "context": {"type": "string"},
-                        "event_date": {"type": ["string", "null"]},
-                        "truncated": {"type": "boolean"},
-                        "superseded_by": {"type": "string"},
-                    },
-                    "required": ["id", "text", "type", "context", "event_date"],
-                },
-            },
-            "more": {"type": "boolean"},
-            "warnings": {"type": "array", "items": {"type": "string"}},
-        },
+        "properties": {"results": {"type": "array", "items": SHOWN}, "more": {"type": "boolean"}},
         "required": ["results"],
     },
     run=_recall,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hindsight.arguments import Date, OneOf, Text, argument
+from hindsight.arguments import Date, Json, Listed, OneOf, Text, argument
 from hindsight.bank import Bank, Draft
-from hindsight.record import MemoryType, RetainAnswer
+from hindsight.record import JsonObject, MemoryType, RetainAnswer
 from hindsight.tools import Tool
+from hindsight.tools.narrowed import STRING
 
 KIB = 1024
 
@@ -16,18 +17,19 @@ KIB = 1024
 class Retain:
     """The arguments of retain."""
 
-    content: str = argument(Text(most_bytes=1024 * KIB), "What to remember, in full sentences that stand alone")
-    context: str = argument(Text(most=128), "Category, such as preferences or work", default="general")
+    content: str = argument(Text(most_bytes=1024 * KIB), "What to remember, in sentences that stand alone")
+    context: str = argument(Text(most=128), "Category, e.g. preferences", default="general")
     type: str | None = argument(
         OneOf(tuple(MemoryType)),
-        "world: a fact; experience: what happened; opinion: a judgement; observation: derived from other memories. "
-        "Decided from the text when absent",
+        "Fact, event, judgement, or drawn from other memories; found from content if absent",
         default=None,
     )
-    event_date: str | None = argument(
-        Date(), "When it happened, ISO 8601; read from the text when absent", default=None
-    )
-    session_id: str | None = argument(Text(most=256), "Conversation it comes from", default=None)
+    event_date: str | None = argument(Date(), "ISO 8601; read from content if absent", default=None)
+    tags: tuple[str, ...] = argument(Listed(Text(most=64), 32), "Labels", default=())
+    metadata: JsonObject | None = argument(Json(16 * KIB), "Further data, returned as given", default=None)
+    session_id: str | None = argument(Text(most=256), "Source conversation", default=None)
+    document_id: str | None = argument(Text(most=256), "Source document", default=None)
+    supersedes: str | None = argument(Text(), "Id of the memory it replaces", default=None)
 
 
 async def _retain(bank: Bank, arguments: Retain) -> RetainAnswer:
@@ -37,7 +39,11 @@ async def _retain(bank: Bank, arguments: Retain) -> RetainAnswer:
             context=arguments.context,
             type=MemoryType(arguments.type) if arguments.type else None,
             event_date=arguments.event_date,
+            tags=arguments.tags,
+            metadata=arguments.metadata or {},
             session_id=arguments.session_id,
+            document_id=arguments.document_id,
+            supersedes=arguments.supersedes,
         )
     )
 
@@ -45,18 +51,11 @@ async def _retain(bank: Bank, arguments: Retain) -> RetainAnswer:
 RETAIN = Tool(
     name="retain",
     title="Remember",
-    description="Use when the user shares a fact, preference, decision or milestone that later talks need.",
+    description="Use when the user shares facts, preferences, decisions or milestones.",
     arguments=Retain,
     output={
         "type": "object",
-        "properties": {
-            "id": {"type": "string"},
-            "status": {"enum": ["stored", "known"]},
-            "type": {"type": "string"},
-            "event_date": {"type": ["string", "null"]},
-            "superseded": {"type": "string"},
-            "warnings": {"type": "array", "items": {"type": "string"}},
-        },
+        "properties": {"id": STRING, "status": {"enum": ["stored", "known"]}},
         "required": ["id", "status", "type", "event_date"],
     },
     run=_retain,

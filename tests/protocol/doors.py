@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -168,8 +169,13 @@ class Serving(uvicorn.Server):
 
     def __init__(self, app: App, drain_time: float, **options: Any) -> None:
         super().__init__(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5, **options))
+        self.serving = anyio.Event()
         self._app = app
         self._drain_time = drain_time
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.serving.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -194,17 +200,16 @@ class Served:
 
 
 @asynccontextmanager
-async def served(tools: tuple[AnyTool, ...] = TOOLS, *, root_path: str = "", **options: Any) -> AsyncIterator[Served]:
-    """Serve on a free port, in this event loop, with these settings; `root_path` is uvicorn's."""
+async def served(tools: tuple[AnyTool, ...] = TOOLS, *, prefix: str = "", **options: Any) -> AsyncIterator[Served]:
+    """Serve on a free port, in this event loop, with these settings; `prefix` is uvicorn's --root-path."""
     settings = Settings(**{"drain_time": 0.5, **options})
     app = App(settings, tools)
-    server = Serving(app, settings.drain_time, root_path=root_path)
+    server = Serving(app, settings.drain_time, root_path=prefix)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listening])
             with anyio.fail_after(BOUND):
-                while not server.started:
-                    await anyio.sleep(0)
+                await server.serving.wait()
             try:
                 yield Served(app, f"http://127.0.0.1:{listening.getsockname()[1]}", server)
             finally:
@@ -277,3 +282,44 @@ async def opened(url: str, **headers: str) -> AsyncIterator[Wire]:
         kind, wire.path = await wire.event()
         assert kind == "endpoint"
         yield wire
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something that nobody announces has come about."""
+    with anyio.fail_after(BOUND):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await anyio.sleep(0.005)
+
+
+def structured(message: JsonObject) -> JsonObject:
+    """The structured content of a call's answer."""
+    return cast(JsonObject, message["result"]["structuredContent"])
+
+
+def code(message: JsonObject) -> str:
+    """The error code of a call that failed; its text says the same as its structured content."""
+    result = message["result"]
+    assert result["isError"] is True
+    assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+    return cast(str, result["structuredContent"]["error"]["code"])
+
+
+def main() -> None:
+    """Serve until a signal comes; prints the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        print(listening.getsockname()[1], flush=True)
+        app = App(Settings(drain_time=2.0))
+        Signalled(app, 2.0).run([listening])
+
+
+class Signalled(Serving):
+    """A server that ends by signal with status 0; uvicorn would raise the signal again after its shutdown."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        signal.signal(signal.SIGTERM, self.handle_exit)
+        yield
+
+
+if __name__ == "__main__":
+    main()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sysconfig
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 
 from hindsight.embedding import Vectors
 from hindsight.errors import IndexUnavailable
-from hindsight.index import VectorIndex, chroma
+from hindsight.index import Keys, VectorIndex, chroma
 from hindsight.index.chroma import connect_chroma, open_chroma
 from hindsight.record import BankId
 
@@ -29,10 +31,11 @@ Opener = Callable[[BankId, int], Awaitable[VectorIndex]]
 
 def unit_rows(count: int, dimension: int = DIMENSION, seed: int = 1) -> Vectors:
     rows = np.random.default_rng(seed).standard_normal((count, dimension))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    unit: Vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return unit
 
 
-def numbers(*keys: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def numbers(*keys: int) -> Keys:
     return np.array(keys, dtype=np.int64)
 
 
@@ -40,25 +43,37 @@ def numbers(*keys: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [Path(sysconfig.get_path("scripts")) / "chroma", "run", "--host", "127.0.0.1", "--port", str(port)]
-    folder = tmp_path_factory.mktemp("server")
-    with subprocess.Popen([*command, "--path", folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
+    program = Path(sysconfig.get_path("scripts")) / "chroma"
+    command = [str(program), "run", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--path", str(tmp_path_factory.mktemp("server"))]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            # It prints this line once it listens, and ends, which ends its output, when it cannot.
-            assert any(b"Connect to Chroma" in line for line in process.stdout)
+            wait_until_it_listens(process, port)
             yield f"http://127.0.0.1:{port}"
         finally:
             process.kill()
 
 
+def wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+            break
+    pytest.fail("the Chroma server did not start")
+
+
 @pytest.fixture(params=["embedded", "server"])
-def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
     if request.param == "embedded":
-        return lambda bank, dimension: open_chroma(tmp_path / bank.folder / "index", bank, dimension)
-    url = request.getfixturevalue("server")
-    # The server outlives the test: a bank of the test's own keeps them apart.
-    return lambda bank, dimension: connect_chroma(url, BankId.parse(f"{tmp_path.name} {bank.text}"), dimension)
+        yield lambda bank, dimension: open_chroma(tmp_path / bank.folder / "index", bank, dimension)
+        return
+    connected = await connect_chroma(request.getfixturevalue("server"))
+    # The server outlives the test: banks of the test's own keep them apart.
+    yield lambda bank, dimension: connected.open(BankId.parse(f"{tmp_path.name} {bank.text}"), dimension)
+    await connected.aclose()
 
 
 @pytest.fixture
@@ -258,14 +273,14 @@ async def test_a_server_that_is_gone_is_unavailable() -> None:
         port = free.getsockname()[1]
 
     with pytest.raises(IndexUnavailable):
-        await connect_chroma(f"http://127.0.0.1:{port}", BANK, DIMENSION)
+        await connect_chroma(f"http://127.0.0.1:{port}")
 
 
 async def test_a_server_that_never_answers_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chroma, "SERVER_TIMEOUT", 0.2)
 
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(IndexUnavailable):
-        await connect_chroma(f"http://127.0.0.1:{silent.getsockname()[1]}", BANK, DIMENSION)
+        await connect_chroma(f"http://127.0.0.1:{silent.getsockname()[1]}")
 
 
 async def test_a_server_that_is_no_chroma_is_unavailable(tmp_path: Path) -> None:
@@ -279,7 +294,7 @@ async def test_a_server_that_is_no_chroma_is_unavailable(tmp_path: Path) -> None
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, other)
         with pytest.raises(IndexUnavailable):
-            await connect_chroma(f"http://127.0.0.1:{port}", BANK, DIMENSION)
+            await connect_chroma(f"http://127.0.0.1:{port}")
         tasks.cancel_scope.cancel()
 
 

@@ -1,0 +1,20 @@
+"""A server on a free port for each test, in the test's own event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from .doors import Served, served
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def server(anyio_backend: str) -> AsyncIterator[Served]:
+    async with served() as running:
+        yield running
