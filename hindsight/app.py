@@ -12,14 +12,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hindsight.banks import Banks
 from hindsight.embedding import Embedder
 from hindsight.errors import EmbedderUnavailable
-from hindsight.http.health import Alive, Ready
+from hindsight.http.auth import Authentication, Refusal, ResourceMetadata, guarded
+from hindsight.http.health import Alive, Metrics, Ready
 from hindsight.http.hosts import HostGuard
+from hindsight.http.limits import Allowance, limited_doors
+from hindsight.http.memories import DeleteBank, Export, ListBanks, Load
 from hindsight.http.paths import BankRoutes, Route
 from hindsight.http.sse import SseMessages, SseSessions, SseStream
 from hindsight.http.streamable import Streamable
+from hindsight.keys import Keyring
 from hindsight.session import MemoryServer
 from hindsight.settings import Settings
-from hindsight.wiring import TOOLS, preload
+from hindsight.telemetry import AuditFile, Meters, Observers
+from hindsight.wiring import TOOLS, make_tokens, preload, start_tracing
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +32,20 @@ logger = logging.getLogger(__name__)
 class App:
     """The server as an ASGI app over open banks. Enter `running` before the first request."""
 
-    def __init__(self, settings: Settings, banks: Banks, embedder: Embedder) -> None:
+    def __init__(self, settings: Settings, banks: Banks, embedder: Embedder, keyring: Keyring) -> None:
+        self._banks = banks
         self._embedder = embedder
+        self._keyring = keyring
         self._ready = False
-        self._server = MemoryServer(TOOLS, banks.lease, settings)
+        self._meters = Meters()
+        self._audit = AuditFile(settings.audit_file, settings.audit_bytes) if settings.audit_file else None
+        observer = Observers([self._meters, self._audit] if self._audit else [self._meters])
+        self._server = MemoryServer(TOOLS, banks.lease, settings, observer=observer, traced=start_tracing())
         self._sessions = SseSessions(self._server, settings)
+        self._meters.watch("sessions", "Event streams open", lambda: len(self._sessions))
+        self._meters.watch("calls_in_flight", "Tool calls under way", lambda: self._server.running)
         self._drain_time = settings.drain_time
-        self._entry: ASGIApp = HostGuard(BankRoutes(self._routes(settings), root_path=settings.root_path), settings)
+        self._entry: ASGIApp = HostGuard(self._authenticated(settings), settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._entry(scope, receive, send)
@@ -41,23 +53,53 @@ class App:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Everything that runs beside the requests."""
-        async with self._server:
-            self._server.start(self._load)
-            yield
+        try:
+            async with self._server:
+                self._server.start(self._load)
+                self._server.start(self._keyring.watch, self._sessions.end_of)
+                yield
+        finally:
+            if self._audit is not None:
+                self._audit.close()
 
     async def drain(self) -> None:
         """Take nothing new, finish the calls in flight, end all streams."""
         await self._sessions.drain(self._drain_time)
 
+    def _authenticated(self, settings: Settings) -> ASGIApp:
+        tokens, refused = make_tokens(settings), self._meters.refused
+        refusal = Refusal(tokens.challenge if tokens else None, refused)
+        public = [Route("/healthz", _readable(Alive())), Route("/readyz", _readable(Ready(self._parts)))]
+        if tokens is not None:
+            door, root = _readable(ResourceMetadata(tokens.metadata)), "/.well-known/oauth-protected-resource"
+            at = f"{root}{tokens.prefix}/mcp/{{bank_id}}"
+            public += [Route(at, door), Route(f"{at}/sse", door)]
+        private = [guarded(route, refused) for route in self._routes(settings)]
+        if settings.requests_per_minute:
+            private = limited_doors(private, Allowance(settings.requests_per_minute), refused)
+        return Authentication(
+            BankRoutes([*public, *private], root_path=settings.root_path),
+            BankRoutes(public, root_path=settings.root_path, otherwise=refusal),
+            self._keyring,
+            tokens.caller if tokens else None,
+        )
+
     def _routes(self, settings: Settings) -> list[Route]:
+        """All doors that need a key, where there are keys."""
         stream, streamable = SseStream(self._sessions), Streamable(self._server, settings)
+        load = Load(self._banks.lease, settings)
         return [
             Route("/mcp/{bank_id}/sse", {"GET": stream, "HEAD": stream}),
             Route("/mcp/{bank_id}/messages", {"POST": SseMessages(self._sessions, settings)}),
             Route("/mcp/{bank_id}", {"POST": streamable}),
-            Route("/healthz", _readable(Alive())),
-            Route("/readyz", _readable(Ready(self._parts))),
+            Route("/banks", _readable(ListBanks(self._banks))),
+            Route("/banks/{bank_id}", {"DELETE": DeleteBank(self._banks)}),
+            Route("/banks/{bank_id}/memories", {"POST": load, "PUT": load, "GET": Export(self._banks.lease, settings)}),
+            Route("/metrics", _readable(Metrics(self._meters, self._memories))),
         ]
+
+    async def _memories(self) -> dict[str, int]:
+        return {glance.bank_id: glance.memories for glance in await self._banks.glances()}
 
     def _parts(self) -> dict[str, bool]:
         return {"model": self._ready}

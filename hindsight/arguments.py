@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from hindsight.errors import ContentTooLarge, InvalidArgument
 from hindsight.filters import Predicate, parse_filter
+from hindsight.messages import DEEPEST, depth
 from hindsight.record import JsonObject
 from hindsight.understanding.dates import parse_when
 
@@ -227,7 +228,7 @@ class Listed:
         if text.lstrip().startswith("["):
             try:
                 return json.loads(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError("a list, or text that reads as a JSON list") from error
         return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -244,11 +245,14 @@ class Json:
     def read(self, value: object) -> JsonObject:
         try:
             found = json.loads(value) if isinstance(value, str) else value
-            size = len(json.dumps(found, ensure_ascii=False, allow_nan=False).encode())
+            text = json.dumps(found, ensure_ascii=False, allow_nan=False)
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError("a JSON object") from error
         if not isinstance(found, dict):
             raise ValueError("a JSON object")
+        if depth(found) > DEEPEST:  # in text, it may be deeper than a message can be that brings it back
+            raise ValueError(f"a JSON object of at most {DEEPEST} levels")
+        size = len(_characters(text).encode())
         if size > self.most_bytes:
             raise ValueError(f"a JSON object of at most {self.most_bytes:,} bytes, not {size:,}")
         return found

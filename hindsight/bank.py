@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import partial
+from typing import NotRequired, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from hindsight.embedding import Vectors
 from hindsight.embedding.batching import BatchingEmbedder
-from hindsight.errors import EmbedderUnavailable, InvalidArgument, MemoryNotFound
-from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Numbers, Span, Stats
-from hindsight.record import JsonObject, Memory, MemoryType, RecallAnswer, Result, RetainAnswer
-from hindsight.retrieval.budget import fitting
-from hindsight.retrieval.fusion import best_memories, hybrid
+from hindsight.errors import EmbedderUnavailable, HindsightError, InvalidArgument, MemoryNotFound
+from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Numbers, Span, Stats, Stored
+from hindsight.recall import CANDIDATES, Question, answer
+from hindsight.record import JsonObject, Memory, MemoryRecord, MemoryType, RecallAnswer, RetainAnswer, as_record
+from hindsight.retrieval.asked import asked
 from hindsight.retrieval.passages import passages
-from hindsight.retrieval.roster import top_keys
+from hindsight.retrieval.traits import traits_of
 from hindsight.retrieval.words import Keys, Mask, Scores
 from hindsight.store import Store
 from hindsight.understanding.category import category_of
-from hindsight.understanding.dates import When, date_in, parse_when
+from hindsight.understanding.dates import When, date_in, parse_when, span_in
 
-# Passages that each arm hands to the fusion: what fits a query by both is nearly always among the first of one.
-_CANDIDATES = 200
 _NOTHING: tuple[Keys, Scores] = np.empty(0, np.int64), np.empty(0, np.float32)
 NO_STATS = Stats(0, 0, {}, {}, {}, None, None, 0)
 _OTHER_EMBEDDER = (
@@ -36,6 +36,26 @@ _OTHER_EMBEDDER = (
     " brings meaning back"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a memory brings along from an earlier life; what is None it gets anew.
+
+    `retained_at` is as `parse_when` reads it. `identity` is set where the draft's own would be another. `dated` says
+    that the draft's event_date stands even when it is None.
+    """
+
+    id: str | None = None
+    retained_at: str | None = None
+    identity: bytes | None = None
+    dated: bool = False
+
+
+NEW = Origin()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +71,13 @@ class Draft:
     tags: tuple[str, ...] = ()
     metadata: JsonObject = field(default_factory=dict)
     supersedes: str | None = None
+    origin: Origin = NEW
+
+
+class Exported(MemoryRecord):
+    """A memory as it leaves in an export; `identity`, in hex, only where the rest does not tell it."""
+
+    identity: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +126,24 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """Drafts on their way into a bank, in their order: an entry to be stored, or the answer where there is one."""
+
+    outcomes: Sequence[Entry | RetainAnswer | HindsightError]
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Identified:
+    """A draft with its date, as given, its identity, and when it came."""
+
+    draft: Draft
+    given: When | None
+    identity: bytes
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class _Understood:
     """A draft made ready to be stored, but for its vectors."""
 
@@ -106,6 +151,11 @@ class _Understood:
     identity: bytes
     time: Span
     cuts: tuple[Cut, ...]
+
+    def entry(self, vectors: Vectors | None) -> Entry:
+        """It with its vectors, or without."""
+        traits = traits_of(self.memory.text)
+        return Entry(self.memory, traits, self.identity, self.time, self.cuts, vectors)
 
 
 class Bank:
@@ -126,15 +176,48 @@ class Bank:
         Raises InvalidArgument for a date that is none, MemoryNotFound or AlreadySuperseded for `supersedes`,
         StorageFull.
         """
+        [answer] = await self.commit(await self.prepare([draft]))
+        if isinstance(answer, HindsightError):
+            raise answer
+        return answer
+
+    async def prepare(self, drafts: Sequence[Draft]) -> Prepared:
+        """Look up, understand and embed; nothing is stored yet. What is known is not embedded again."""
+        now = self._parts.now()
         store = await self._created()
-        understood = await asyncio.to_thread(self._understand, draft)
-        known = await asyncio.to_thread(store.ledger.known, [understood.identity])
-        if known:
-            return _retained(known[understood.identity], "known", [])
-        vectors, warnings = await self._embed(store, understood)
-        entry = Entry(understood.memory, understood.identity, understood.time, understood.cuts, vectors)
-        stored = await store.retain(entry)
-        return _retained(stored.memory, "known" if stored.known else "stored", warnings)
+        found = await asyncio.to_thread(self._understand_all, store, drafts, now)
+        fresh = {each.identity: each for each in found if isinstance(each, _Understood)}
+        vectors, warnings = await self._embed(store, list(fresh.values()))
+        of = dict(zip(fresh, vectors, strict=True))
+        outcomes = [each.entry(of[each.identity]) if isinstance(each, _Understood) else each for each in found]
+        return Prepared(outcomes, warnings)
+
+    async def commit(self, prepared: Prepared) -> list[RetainAnswer | HindsightError]:
+        """Store what was prepared, in its order; returns when it is on disk and found by the next recall."""
+        store = self._held()
+        entries = [each for each in prepared.outcomes if isinstance(each, Entry)]
+        stored = iter(await asyncio.gather(*map(store.retain, entries), return_exceptions=True))
+        answers: list[RetainAnswer | HindsightError] = []
+        for each in prepared.outcomes:
+            outcome = next(stored) if isinstance(each, Entry) else each
+            if isinstance(outcome, Stored):
+                outcome = _retained(outcome.memory, "known" if outcome.known else "stored", prepared.warnings)
+            elif isinstance(outcome, BaseException) and not isinstance(outcome, HindsightError):
+                raise outcome
+            answers.append(outcome)
+        return answers
+
+    def export(self) -> Generator[Exported, None, None]:
+        """All memories, oldest first, as they were when the first was asked for. Blocking; close it if cut short."""
+        if self._store is None:
+            return
+        with contextlib.closing(self._store.ledger.export()) as found:
+            for memory, identity in found:
+                exported = cast(Exported, as_record(memory))
+                fields = memory.context, memory.event_date, memory.session_id, memory.document_id
+                if identity != _identity(memory.text, *fields):
+                    exported["identity"] = identity.hex()
+                yield exported
 
     async def recall(self, query: Query) -> RecallAnswer:
         """The memories that fit best by meaning and words, best first. By words alone, with a warning, when need be.
@@ -145,12 +228,14 @@ class Bank:
         if store is None:
             return {"results": []}
         counting = await asyncio.to_thread(self._counting, store, query.narrowing)
-        vector, warnings = await self._embed_query(store, query.text)
-        near = _NOTHING if vector is None else await store.nearest(vector, counting, _CANDIDATES)
-        answer = await asyncio.to_thread(self._search, store, query, counting, vector, near)
+        asking = asked(query.text, store.roster.names())
+        vector, warnings = await self._embed_query(store, asking.text)
+        question = Question(asking, self._window(query.text), counting, vector)
+        near = _NOTHING if vector is None else await store.nearest(vector, counting, CANDIDATES)
+        found = await asyncio.to_thread(self._answer, store, question, near, query)
         if warnings:
-            answer["warnings"] = warnings
-        return answer
+            found["warnings"] = warnings
+        return found
 
     async def get(self, id: str) -> Memory:
         """The whole memory. Raises MemoryNotFound."""
@@ -181,7 +266,8 @@ class Bank:
             tags=edit.tags,
             metadata=edit.metadata,
         )
-        changed = None if self._store is None else await self._store.update(id, changes)
+        number, _ = await self._find(id)
+        changed = await self._held().update(number, changes)
         if changed is None:
             raise MemoryNotFound(f"this bank has no memory {id}")
         return changed
@@ -226,12 +312,36 @@ class Bank:
                 self._store = await self._create()
             return self._store
 
-    def _understand(self, draft: Draft) -> _Understood:
-        now = self._parts.now()
+    def _understand_all(
+        self, store: Store, drafts: Sequence[Draft], now: datetime
+    ) -> list[_Understood | RetainAnswer | HindsightError]:
+        # A microsecond apart, so that the times tell the order too.
+        moments = [now + timedelta(microseconds=place) for place in range(len(drafts))]
+        identified = [_or_error(self._identify, draft, moment) for draft, moment in zip(drafts, moments, strict=True)]
+        known = store.ledger.known([each.identity for each in identified if isinstance(each, _Identified)])
+        return [
+            each
+            if isinstance(each, HindsightError)
+            else _retained(known[each.identity], "known", [])
+            if each.identity in known
+            else _or_error(self._understand, each)
+            for each in identified
+        ]
+
+    def _identify(self, draft: Draft, now: datetime) -> _Identified:
         given = None if draft.event_date is None else self._when("event_date", draft.event_date)
-        when = given or date_in(draft.content, now, self._parts.zone)
+        date = given.text if given else None
+        own = draft.origin.identity or _identity(
+            draft.content, draft.context, date, draft.session_id, draft.document_id
+        )
+        return _Identified(draft, given, own, now)
+
+    def _understand(self, identified: _Identified) -> _Understood:
+        draft, origin = identified.draft, identified.draft.origin
+        now = identified.now if origin.retained_at is None else self._when("retained_at", origin.retained_at).start
+        when = identified.given or (None if origin.dated else date_in(draft.content, now, self._parts.zone))
         memory = Memory(
-            id=str(uuid.uuid4()),
+            id=origin.id or str(uuid.uuid4()),
             text=draft.content,
             type=draft.type or category_of(draft.content),
             context=draft.context,
@@ -245,7 +355,7 @@ class Bank:
         )
         embedder = self._parts.embedder
         cuts = tuple(Cut(*bounds) for bounds in passages(draft.content, embedder.max_tokens, embedder.token_ends))
-        return _Understood(memory, _identity(draft, given), _span(when, now), cuts)
+        return _Understood(memory, identified.identity, _span(when, now), cuts)
 
     def _when(self, name: str, text: str) -> When:
         try:
@@ -253,14 +363,21 @@ class Bank:
         except ValueError as error:
             raise InvalidArgument(f"{name}: {error}", argument=name) from error
 
-    async def _embed(self, store: Store, understood: _Understood) -> tuple[Vectors | None, list[str]]:
+    async def _embed(
+        self, store: Store, understood: Sequence[_Understood]
+    ) -> tuple[Sequence[Vectors | None], list[str]]:
+        """The vectors of each one's passages."""
+        if not understood:
+            return [], []
+        nothing = [None] * len(understood)
         if not store.semantic:
-            return None, [_OTHER_EMBEDDER]
-        text = understood.memory.text
+            return nothing, [_OTHER_EMBEDDER]
+        texts = [each.memory.text[cut.start : cut.end] for each in understood for cut in each.cuts]
         try:
-            return await self._parts.embedder.embed([text[cut.start : cut.end] for cut in understood.cuts]), []
+            vectors = await self._parts.embedder.embed(texts)
         except EmbedderUnavailable as error:
-            return None, [f"{error.message}; the memory is stored and found by its words, by meaning later"]
+            return nothing, [f"{error.message}; the memory is stored and found by its words, by meaning later"]
+        return np.split(vectors, np.cumsum([len(each.cuts) for each in understood])[:-1]), []
 
     async def _embed_query(self, store: Store, text: str) -> tuple[Vectors | None, list[str]]:
         if not store.semantic:
@@ -287,11 +404,29 @@ class Bank:
         return await asyncio.to_thread(self._store.ledger.select, conditions)
 
     def _counting(self, store: Store, narrowing: Narrowing) -> Mask:
-        """Which passages a recall looks at."""
+        """Which memories a recall looks at, bool by number."""
         conditions = self._conditions(narrowing)
         free = conditions == Conditions(superseded=conditions.superseded)
         among = None if free else store.ledger.select(conditions)
         return store.roster.counting(superseded=conditions.superseded, among=among)
+
+    def _window(self, query: str) -> tuple[date, date] | None:
+        """The days, both included, that a query speaks of relative to now."""
+        span = span_in(query, self._parts.now(), self._parts.zone)
+        if span is None:
+            return None
+        start, end = (_clamped(moment).astimezone(self._parts.zone) for moment in span)
+        return start.date(), (end - timedelta(microseconds=1)).date()
+
+    def _answer(self, store: Store, question: Question, near: tuple[Keys, Scores], query: Query) -> RecallAnswer:
+        return answer(
+            store,
+            question,
+            near,
+            max_results=query.max_results,
+            max_tokens=query.max_tokens,
+            count_tokens=lambda text: len(self._parts.embedder.token_ends(text)),
+        )
 
     def _conditions(self, narrowing: Narrowing) -> Conditions:
         since = None if narrowing.since is None else _micros(self._when("since", narrowing.since).start)
@@ -310,60 +445,6 @@ class Bank:
             predicate=narrowing.predicate,
         )
 
-    def _search(
-        self, store: Store, query: Query, counting: Mask, vector: Vectors | None, near: tuple[Keys, Scores]
-    ) -> RecallAnswer:
-        words = store.roster.words.score(query.text, counting)
-        keys, cosines = np.flatnonzero(words > 0), np.zeros(len(counting), np.float32)
-        if vector is not None:
-            keys = _cosines(store, counting, vector, near, top_keys(words, _CANDIDATES), cosines)
-        numbers = store.roster.numbers()[keys]
-        best = best_memories(keys, numbers, hybrid(cosines[keys], words[keys]), query.max_results)
-        results = _results(store, best)
-        fit = fitting(results, query.max_tokens, lambda text: len(self._parts.embedder.token_ends(text)))
-        answer = RecallAnswer(results=results[:fit])
-        if fit < len(np.unique(numbers)):
-            answer["more"] = True
-        return answer
-
-
-def _cosines(
-    store: Store, counting: Mask, vector: Vectors, near: tuple[Keys, Scores], worded: Keys, cosines: Scores
-) -> Keys:
-    """Fill in the cosines, by key, of all candidates: what is held, near, or fits by its words; returns their keys."""
-    held, vectors = store.held.view()
-    there = held < len(counting)
-    cosines[held[there]] = (vectors @ vector)[there]
-    cosines[near[0]] = near[1]
-    known = np.zeros(len(counting), np.bool_)
-    known[held[there]] = known[near[0]] = True
-    missing, their_vectors = store.ledger.vectors(worded[~known[worded]].tolist())
-    if len(missing):
-        cosines[missing] = their_vectors @ vector
-    known[worded] = True
-    return np.flatnonzero(known & counting)
-
-
-def _results(store: Store, best: list[tuple[int, int]]) -> list[Result]:
-    memories = store.ledger.memories([number for number, _ in best])
-    cuts = store.ledger.cuts([key for _, key in best])
-    return [_result(memories[number], cuts[key]) for number, key in best if number in memories and key in cuts]
-
-
-def _result(memory: Memory, cut: Cut) -> Result:
-    result = Result(
-        id=memory.id,
-        text=memory.text[cut.start : cut.end],
-        type=memory.type.value,
-        context=memory.context,
-        event_date=memory.event_date,
-    )
-    if len(result["text"]) < len(memory.text):
-        result["truncated"] = True
-    if memory.superseded_by is not None:
-        result["superseded_by"] = memory.superseded_by
-    return result
-
 
 def _retained(memory: Memory, status: str, warnings: list[str]) -> RetainAnswer:
     answer = RetainAnswer(id=memory.id, status=status, type=memory.type.value, event_date=memory.event_date)
@@ -374,15 +455,27 @@ def _retained(memory: Memory, status: str, warnings: list[str]) -> RetainAnswer:
     return answer
 
 
-def _identity(draft: Draft, given: When | None) -> bytes:
-    """Equal for two drafts that are the same memory; dates count as given, not as read out of the text."""
-    parts = [draft.content, draft.context, given.text if given else None, draft.session_id, draft.document_id]
+def _or_error(call: Callable[P, ResultT], *given: P.args, **named: P.kwargs) -> ResultT | HindsightError:
+    try:
+        return call(*given, **named)
+    except HindsightError as error:
+        return error
+
+
+def _identity(content: str, context: str, date: str | None, session_id: str | None, document_id: str | None) -> bytes:
+    """Equal for two that are the same memory; `date` counts as given, not as read out of the text."""
+    parts = [content, context, date, session_id, document_id]
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 
 def _span(when: When | None, now: datetime) -> Span:
     start, end = (when.start, when.end) if when else (now, now)
     return Span(_micros(start), _micros(end))
+
+
+def _clamped(moment: datetime) -> datetime:
+    """A moment that every zone can hold; windows may be open to the ends of time."""
+    return max(_FIRST, min(_LAST, moment))
 
 
 def _last_micro(when: When) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,49 +13,117 @@ from functools import partial
 from pathlib import Path
 
 from hindsight.bank import Bank, Parts
+from hindsight.errors import HindsightError, TooBusy
+from hindsight.ledger import Glance
 from hindsight.record import BankId
 from hindsight.store import Store
 
 LEDGER = "ledger.db"
 OpenStore = Callable[[BankId, Path], Awaitable[Store]]
+Look = Callable[[Path], Glance]
+_GONE = "gone-"  # starts the name of a folder that is being removed; no bank's does
+_PATIENCE = 5.0  # seconds that a deletion waits for the calls under way
 
 
 @dataclass(slots=True)
 class _Seat:
-    """A bank in its place: how many calls use it, and the bank once it is open."""
+    """A bank in its place: how many calls use it, how many of these have it in their hands, and it once it is open."""
 
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     bank: Bank | None = None
+    calls: int = 0
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self) -> None:
+        """A call has the bank in its hands."""
+        self.calls += 1
+        self.quiet.clear()
+
+    def give_back(self) -> None:
+        """A call is done with the bank."""
+        self.calls -= 1
+        if not self.calls:
+            self.quiet.set()
 
 
 class Banks:
-    """At most `most` banks stay open when no call needs more; the least recently used is closed first."""
+    """At most `most` banks stay open when no call needs more; the least recently used is closed first.
 
-    def __init__(self, folder: Path, parts: Parts, open_store: OpenStore, most: int) -> None:
+    `look` reads a ledger beside whoever writes it; blocking.
+    """
+
+    def __init__(self, folder: Path, parts: Parts, open_store: OpenStore, most: int, look: Look) -> None:
         self._folder = folder
         self._parts = parts
         self._open_store = open_store
         self._most = most
+        self._look = look
         self._seats: dict[BankId, _Seat] = {}
+        for left in folder.glob(f"{_GONE}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     @asynccontextmanager
     async def lease(self, bank_id: BankId) -> AsyncIterator[Bank]:
         """The bank, open for as long as the context lasts."""
-        seat = self._seats.pop(bank_id, None) or _Seat()
-        self._seats[bank_id] = seat
-        seat.users += 1
-        try:
+        async with self._seated(bank_id) as seat:
             async with seat.opening:
                 bank = seat.bank = seat.bank or await self._open(bank_id)
-            yield bank
-        finally:
-            seat.users -= 1
-            await self._make_room()
+                seat.take()
+            try:
+                yield bank
+            finally:
+                seat.give_back()
+
+    async def glances(self) -> list[Glance]:
+        """The banks there are, by id."""
+        return await asyncio.to_thread(self._glances)
+
+    async def delete(self, bank_id: BankId) -> bool:
+        """Remove a bank for good; False when there is none. Raises TooBusy while calls on it do not end.
+
+        Whoever comes meanwhile waits, and finds an empty bank.
+        """
+        async with self._seated(bank_id) as seat, seat.opening:
+            if seat.calls:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(seat.quiet.wait(), _PATIENCE)
+            if seat.calls:
+                raise TooBusy("calls on this bank are in flight", retry_after=5)
+            if seat.bank is not None:
+                bank, seat.bank = seat.bank, None
+                await bank.aclose()
+            return await asyncio.to_thread(self._remove, self._folder / bank_id.folder)
 
     async def aclose(self) -> None:
         """Close all banks; what was under way is finished first."""
         await asyncio.gather(*(self._close(bank_id) for bank_id in list(self._seats)))
+
+    @asynccontextmanager
+    async def _seated(self, bank_id: BankId) -> AsyncIterator[_Seat]:
+        seat = self._seats.pop(bank_id, None) or _Seat()
+        self._seats[bank_id] = seat
+        seat.users += 1
+        try:
+            yield seat
+        finally:
+            seat.users -= 1
+            await self._make_room()
+
+    def _glances(self) -> list[Glance]:
+        found = []
+        for path in self._folder.glob(f"*/{LEDGER}"):
+            with contextlib.suppress(HindsightError):  # one that is damaged or on its way out does not hide the others
+                found.append(self._look(path))
+        return sorted(found, key=lambda glance: glance.bank_id)
+
+    def _remove(self, folder: Path) -> bool:
+        if not (folder / LEDGER).exists():
+            return False
+        # Away in one step: killed in between, the bank is gone and the rest is removed at the next start.
+        gone = folder.rename(folder.with_name(_GONE + uuid.uuid4().hex))
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
 
     async def _open(self, bank_id: BankId) -> Bank:
         folder = self._folder / bank_id.folder

@@ -52,7 +52,7 @@ def decode(body: bytes) -> Message | None:
         found = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise NotAMessage("the body is not valid JSON in UTF-8", rpc_code=PARSE_ERROR) from error
-    if body.count(b"[") + body.count(b"{") > DEEPEST and _depth(found) > DEEPEST:
+    if body.count(b"[") + body.count(b"{") > DEEPEST and depth(found) > DEEPEST:
         raise NotAMessage(f"the JSON is nested deeper than {DEEPEST} levels")
     if isinstance(found, list):
         raise NotAMessage("batches are not supported; send each message on its own")
@@ -114,7 +114,8 @@ def _message(found: JsonObject) -> Message:
     return Message(method, params, request_id)
 
 
-def _depth(value: object) -> int:
+def depth(value: object) -> int:
+    """How many levels of lists and objects stand in one another in a JSON value."""
     deepest, level = 0, [value]
     while level:
         deepest += 1

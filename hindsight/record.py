@@ -60,6 +60,19 @@ def _allowed(character: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Traits:
+    """What a memory's text says of itself that recall wants to know.
+
+    `label` is the leading "Name:" in lower case, or empty; `only_asks` that it is nothing but a short question.
+    """
+
+    label: str
+    asks: bool
+    only_asks: bool
+    tells_time: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """One retained record.
 

@@ -41,6 +41,7 @@ from hindsight.errors import DeadlineExceeded, Forbidden, HindsightError, Intern
 from hindsight.messages import Message, RequestId, encode, failure, response
 from hindsight.record import BankId, JsonObject
 from hindsight.settings import Settings
+from hindsight.telemetry import NOBODY, SUCCESS, Finished, Observer, begin_call, current_call, ids_in
 from hindsight.tools import AnyTool
 
 Lease = Callable[[BankId], AbstractAsyncContextManager[Bank]]
@@ -122,11 +123,20 @@ class MemoryServer:
 
     `lease` opens a bank for the time of a call. Tools that write run in the server's own task group: a client that
     leaves, cancels or runs into the deadline ends the waiting, never the write. `traced` adds a span per message
-    (OpenTelemetry), for 10 µs each.
+    (OpenTelemetry), for 10 µs each. `observer` is told of every call that is over.
     """
 
-    def __init__(self, tools: Iterable[AnyTool], lease: Lease, settings: Settings, *, traced: bool = False) -> None:
+    def __init__(
+        self,
+        tools: Iterable[AnyTool],
+        lease: Lease,
+        settings: Settings,
+        *,
+        observer: Observer = NOBODY,
+        traced: bool = False,
+    ) -> None:
         self.tools = Toolset(tools)
+        self.observer = observer
         self.deadline = settings.call_deadline
         self.running = 0
         self._lease = lease
@@ -280,6 +290,7 @@ class Session:
     async def call(self, request_id: RequestId, name: str, given: JsonObject) -> JsonObject:
         """The result of a tool call, under the deadline."""
         self.calls += 1
+        begin_call()
         started, key = time.monotonic(), coerce_request_id(request_id)
         try:
             if key in self._in_flight:
@@ -302,16 +313,18 @@ class Session:
 
     async def _run(self, name: str, given: JsonObject, started: float) -> JsonObject:
         try:
-            return await self._guarded(partial(self._perform, name, given), partial(self._failed, name, started))
+            work = partial(self._perform, name, given, started)
+            return await self._guarded(work, partial(self._failed, name, started))
         finally:
             self._running -= 1
             self._server.release()
 
-    async def _perform(self, name: str, given: JsonObject) -> JsonObject:
+    async def _perform(self, name: str, given: JsonObject, started: float) -> JsonObject:
         tool = self.tools.get(name, self.caller)
         arguments, warnings = read_arguments(tool.arguments, given)
         async with self._bind() as bank:
             answer = await tool.run(bank, arguments)
+        self._observe(name, SUCCESS, started, ids_in(answer, {"id": getattr(arguments, "id", None)}))
         return _succeeded(tool, answer, warnings)
 
     async def _guarded(
@@ -323,7 +336,7 @@ class Session:
             return failed(error)
         except Exception as error:
             _log.error("a call broke: bank=%s session=%s\n%s", self.bank_id.text, self.name, _where(error))
-            return failed(Internal("internal error"))
+            return failed(Internal(f"internal error; the log has it under {current_call()}"))
 
     def _failed(self, name: str, started: float, error: HindsightError) -> JsonObject:
         # A name that is no tool's is the client's text: it has no place in the log.
@@ -332,7 +345,12 @@ class Session:
             "call failed: bank=%s session=%s tool=%s code=%s ms=%.0f",
             self.bank_id.text, self.name, tool, error.code, passed,
         )  # fmt: skip
+        self._observe(tool, error.code, started)
         return _result(error.as_json(), is_error=True)
+
+    def _observe(self, tool: str, outcome: str, started: float, ids: tuple[str, ...] = ()) -> None:
+        seconds = time.monotonic() - started
+        self._server.observer.finished(Finished(self.caller.name, self.bank_id.text, tool, outcome, seconds, ids))
 
     async def _respond(self, message: Message, request_id: RequestId) -> JsonObject:
         token = progress_token_from_params(message.params) if self._tell is not None else None

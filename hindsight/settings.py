@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "HINDSIGHT_"
@@ -58,6 +58,20 @@ class Settings(BaseSettings):
         "", description="browser origins accepted, by commas; empty: loopback when on loopback, else none"
     )
     allow_anonymous: bool = Field(False, description="listen on a non-loopback address without keys")
+    api_keys: SecretStr = Field(
+        SecretStr(""), description="keys as a JSON list of objects with name, key, banks, scopes; for containers"
+    )
+    public_url: str = Field("", description="URL at which clients reach the server, without /mcp; OAuth needs it")
+    oauth_issuer: str = Field("", description="OAuth issuer whose access tokens are taken; empty: none")
+    requests_per_minute: int = Field(
+        0, ge=0, le=1_000_000, description="requests that each key may make in a minute; 0: any number"
+    )
+    max_memories_per_bank: int = Field(0, ge=0, description="memories that a bank may hold; 0: any number")
+    max_bytes_per_bank: int = Field(0, ge=0, description="bytes on disk that a bank's ledger may take; 0: any number")
+    audit_file: Path | None = Field(None, description="file that gets a JSON line per call, without content")
+    audit_bytes: int = Field(
+        64 * MIB, ge=KIB, description="size at which the audit file is rotated, in bytes; ten old ones are kept"
+    )
     log_format: Literal["text", "json"] = Field("text", description="form of the log lines: text or json")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe lines logged")
 
@@ -94,8 +108,17 @@ def read_settings(**given: object) -> Settings:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # pydantic checks each
     except ValidationError as error:
-        lines = [f"{variable(str(e['loc'][0]))}={e['input']!r}: {e['msg']}" for e in error.errors()]
-        raise SettingsError("\n".join(lines)) from error
+        raise SettingsError("\n".join(_refused(**each) for each in error.errors())) from error
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option must never be shown, nor stand in a command line, which every process can see."""
+    return name in Settings.model_fields and Settings.model_fields[name].annotation is SecretStr
+
+
+def _refused(loc: tuple[int | str, ...], input: object, msg: str, **_: object) -> str:
+    name = str(loc[0])
+    return f"{variable(name)}={'(secret)' if is_secret(name) else repr(input)}: {msg}"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:

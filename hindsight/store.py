@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import date
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from hindsight.joining import Joiner
 from hindsight.ledger import Changes, EmbedderMark, Entry, Forgotten, Ledger, Stored
 from hindsight.record import Memory
 from hindsight.retrieval.held import Held
-from hindsight.retrieval.roster import Roster
+from hindsight.retrieval.roster import Outline, Roster
 from hindsight.retrieval.terms import VERSION as TERMS_VERSION
 from hindsight.retrieval.words import BLOCK, Block, Keys, Mask, Scores
 
@@ -37,6 +38,7 @@ _CARRY = 500  # passages carried to the index at a time
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
 _LAG = 0.25
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_EPOCH = date(1970, 1, 1).toordinal()
 
 
 class Store:
@@ -72,8 +74,11 @@ class Store:
     def load(self) -> None:
         """Fill what is kept in memory from the ledger. Blocking."""
         self._ledger_mark = self.ledger.embedder()
-        keys, numbers, superseded = self.ledger.passages()
-        self.roster.add(keys, numbers, superseded.astype(np.bool_))
+        outlines = [
+            Outline(number, traits, session, _days(day), superseded)
+            for number, traits, session, day, superseded in self.ledger.outlines()
+        ]
+        self.roster.add(outlines, *self.ledger.passages())
         self._load_words()
         if self.semantic:
             self._load_vectors()
@@ -87,10 +92,10 @@ class Store:
         """Store an entry, in one commit with those that arrive beside it. Raises what the ledger answers."""
         return await self._joined(entry)
 
-    async def update(self, id: str, changes: Changes) -> Memory | None:
+    async def update(self, number: int, changes: Changes) -> Memory | None:
         """Change a memory's categories; None when there is no such memory."""
         async with self._writing:
-            return await asyncio.to_thread(self.ledger.update, id, changes)
+            return await asyncio.to_thread(self._update, number, changes)
 
     async def forget(self, numbers: Sequence[int]) -> Forgotten:
         """Remove memories for good; the index follows."""
@@ -100,15 +105,19 @@ class Store:
         return forgotten
 
     async def nearest(self, vector: Vectors, counting: Mask, most: int) -> tuple[Keys, Scores]:
-        """Keys and cosines of the counting passages nearest to `vector` that are not held, at most about `most`."""
+        """Keys and cosines of the passages nearest to `vector` that are not held, at most about `most`.
+
+        `counting` says which memories count, bool by number.
+        """
+        alive = counting[self.roster.owners()]
         held = self.held.view()[0]
-        outside = counting.copy()
+        outside = alive.copy()
         outside[held[held < len(outside)]] = False
         wanted = int(outside.sum())
         if not wanted:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         # A condition leaves some of those the index finds: ask for so many more, or take all that are left.
-        asked = most * max(1, int((self.roster.numbers() > 0).sum()) // wanted)
+        asked = most * max(1, int((self.roster.owners() > 0).sum()) // wanted)
         try:
             if wanted > most and asked <= most * 10:
                 return await self._nearest_in_index(vector, outside, asked)
@@ -159,13 +168,19 @@ class Store:
         )
         if entry.vectors is not None:
             self.held.add(keys, entry.vectors)
-        self.roster.add(keys, np.full(len(keys), stored.number), np.zeros(len(keys), np.bool_))
+        self.roster.add([_outline(entry, stored.number)], keys, np.full(len(keys), stored.number))
         if stored.superseded is not None:
             self.roster.supersede(stored.superseded)
 
+    def _update(self, number: int, changes: Changes) -> Memory | None:
+        memory = self.ledger.update(number, changes)
+        if memory is not None:
+            self.roster.redate(number, _day_of(memory))
+        return memory
+
     def _forget(self, numbers: Sequence[int]) -> Forgotten:
         forgotten = self.ledger.forget(numbers)
-        self.roster.remove(forgotten.keys)
+        self.roster.remove(numbers, forgotten.keys)
         self.held.drop(np.array(forgotten.keys, np.int64))
         for number in forgotten.revived:
             self.roster.supersede(number, superseded=False)
@@ -238,7 +253,7 @@ class Store:
 
     def _give_vectors(self, keys: Sequence[int], vectors: Vectors) -> None:
         self.ledger.embed(keys, vectors)
-        there = self.roster.numbers()[list(keys)] > 0  # some may have been forgotten meanwhile
+        there = self.roster.owners()[list(keys)] > 0  # some may have been forgotten meanwhile
         self.held.add(np.array(keys, np.int64)[there], vectors[there])
 
     async def _carry(self) -> bool:
@@ -272,3 +287,15 @@ async def open_store(name: str, ledger: Ledger, embedder: BatchingEmbedder, open
     await asyncio.to_thread(store.load)
     store.start()
     return store
+
+
+def _outline(entry: Entry, number: int) -> Outline:
+    return Outline(number, entry.traits, entry.memory.session_id, _day_of(entry.memory))
+
+
+def _day_of(memory: Memory) -> int:
+    return _days((memory.event_date or memory.retained_at)[:10])
+
+
+def _days(day: str) -> int:
+    return date.fromisoformat(day).toordinal() - _EPOCH

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import anyio.to_thread
 
@@ -18,6 +19,7 @@ from hindsight.embedding import Embedder
 from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.folder import BANKS
 from hindsight.index import VectorIndex
+from hindsight.ledger import Glance
 from hindsight.record import BankId
 from hindsight.settings import Settings, SettingsError, variable
 from hindsight.store import Store, open_store
@@ -30,8 +32,12 @@ from hindsight.tools.retain import RETAIN
 from hindsight.tools.update_memory import UPDATE_MEMORY
 from hindsight.understanding.dates import date_in
 
+if TYPE_CHECKING:
+    from hindsight.oauth import Tokens
+
 TOOLS = (RETAIN, RECALL, GET_MEMORY, LIST_MEMORIES, UPDATE_MEMORY, FORGET, BANK_STATS)
 INDEX = "index"
+_TRACED = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 def make_embedder(settings: Settings) -> Embedder:
@@ -48,6 +54,30 @@ def make_embedder(settings: Settings) -> Embedder:
         raise SettingsError(f"{variable('embedder')}={settings.embedder!r}: {rule}") from error
 
 
+def make_tokens(settings: Settings) -> Tokens | None:
+    """The access tokens to take besides keys, if the settings name an issuer. Raises SettingsError."""
+    if not settings.oauth_issuer:
+        return None
+    from hindsight.oauth import open_tokens
+
+    return open_tokens(settings)
+
+
+def start_tracing() -> bool:
+    """Send spans to where OTEL_EXPORTER_OTLP_ENDPOINT says; whether it says so."""
+    if not any(os.environ.get(name) for name in _TRACED):
+        return False
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return True
+
+
 def preload() -> None:
     """Import now what the first call would else wait for. Blocking, about two seconds."""
     importlib.import_module("hindsight.index.chroma")
@@ -59,7 +89,7 @@ async def open_banks(settings: Settings, folder: Path, embedder: Embedder) -> As
     """The banks of a data folder that the caller holds."""
     batching = BatchingEmbedder(embedder)
     parts = Parts(batching, settings.zone)
-    banks = Banks(folder / BANKS, parts, partial(_open_store, batching), settings.open_banks)
+    banks = Banks(folder / BANKS, parts, partial(_open_store, batching), settings.open_banks, _glance)
     try:
         yield banks
     finally:
@@ -72,6 +102,12 @@ async def _open_store(embedder: BatchingEmbedder, bank_id: BankId, folder: Path)
 
     ledger = await anyio.to_thread.run_sync(open_sqlite, folder / LEDGER, bank_id.text)
     return await open_store(bank_id.text, ledger, embedder, partial(_open_index, bank_id, folder))
+
+
+def _glance(path: Path) -> Glance:
+    from hindsight.ledger.sqlite import glance
+
+    return glance(path)
 
 
 async def _open_index(bank_id: BankId, folder: Path, dimension: int) -> VectorIndex:

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,10 +101,19 @@ class Serving:
 
 @contextmanager
 def serving(
-    data: Path, *, ready: bool = True, command: tuple[str, ...] = (*HINDSIGHT, "serve"), **settings: object
+    data: Path,
+    *,
+    ready: bool = True,
+    command: Sequence[str] = (*HINDSIGHT, "serve"),
+    environment: Mapping[str, str] | None = None,
+    **settings: object,
 ) -> Iterator[Serving]:
-    """Serve `data` on a free port; killed at the end when it still runs."""
-    environment = environment_with({"port": 0, "data_dir": data, **settings})
+    """Serve `data` on a free port with these settings; killed at the end when it still runs.
+
+    A whole `environment` replaces this process's and the settings.
+    """
+    if environment is None:
+        environment = environment_with({"port": 0, "data_dir": data, **settings})
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, encoding="utf-8") as process:
         assert process.stderr is not None
         try:
@@ -135,13 +144,11 @@ def get(url: str) -> tuple[int, bytes]:
 
 
 @asynccontextmanager
-async def client(url: str, bank: str) -> AsyncIterator[ClientSession]:
-    """An initialised session of the official client on a bank."""
+async def client(url: str, bank: str, query: str = "") -> AsyncIterator[ClientSession]:
+    """An initialised session of the official client on a bank; `query` ends the URL, from its question mark on."""
+    door = f"{url}/mcp/{quote(bank, safe='')}/sse{query}"
     async with (
-        sse_client(f"{url}/mcp/{quote(bank, safe='')}/sse", timeout=BOUND, sse_read_timeout=BOUND) as (
-            reading,
-            writing,
-        ),
+        sse_client(door, timeout=BOUND, sse_read_timeout=BOUND) as (reading, writing),
         ClientSession(reading, writing, read_timeout_seconds=BOUND) as session,
     ):
         await session.initialize()

@@ -7,7 +7,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-from hindsight.cli import serve
+from hindsight.cli import keys, serve
 from hindsight.errors import HindsightError
 from hindsight.folder import FolderHeld
 from hindsight.settings import SettingsError
@@ -19,6 +19,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"hindsight {importlib.metadata.version('hindsight')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     serve.add(commands)
+    keys.add(commands)
     arguments = parser.parse_args(given)
     try:
         status: int = arguments.run(arguments)

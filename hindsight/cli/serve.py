@@ -15,7 +15,8 @@ import uvicorn
 from hindsight.app import App
 from hindsight.embedding import Embedder
 from hindsight.folder import held_folder
-from hindsight.settings import Settings, SettingsError, read_settings, unknown_variables, variable
+from hindsight.keys import Keyring, open_keyring
+from hindsight.settings import Settings, SettingsError, is_secret, read_settings, unknown_variables, variable
 from hindsight.telemetry import configure_logging
 from hindsight.wiring import make_embedder, open_banks
 
@@ -27,32 +28,41 @@ logger = logging.getLogger("hindsight")
 
 def add(commands: Subparsers) -> None:
     """Add the command, with an option for every setting."""
-    parser = commands.add_parser("serve", help="run the server", description="Run the server.")
-    for name, field in Settings.model_fields.items():
+    kept_off = ", ".join(variable(name) for name in Settings.model_fields if is_secret(name))
+    about = f"Run the server. Only from the environment, since every process can see a command line: {kept_off}."
+    parser = commands.add_parser("serve", help="run the server", description=about)
+    for name in _options():
+        field = Settings.model_fields[name]
         about = f"{field.description} [{variable(name)}, default {field.default}]".replace("%", "%%")
         parser.add_argument(f"--{name.replace('_', '-')}", help=about, metavar="VALUE")
     parser.set_defaults(run=_serve)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    settings = read_settings(**{name: getattr(arguments, name) for name in Settings.model_fields})
+    settings = read_settings(**{name: getattr(arguments, name) for name in _options()})
     configure_logging(settings)
     for warning in unknown_variables(os.environ):
         logger.warning("%s", warning)
-    if not settings.on_loopback and not settings.allow_anonymous:
+    keyring = open_keyring(settings)
+    if not (settings.on_loopback or settings.allow_anonymous or keyring.closed or settings.oauth_issuer):
         raise SettingsError(
-            f"{variable('host')}={settings.host!r}: without keys the server listens on loopback only; "
-            f"to let anyone in who reaches it, set {variable('allow_anonymous')}=true"
+            f"{variable('host')}={settings.host!r}: without keys the server listens on loopback only; make one with "
+            f"hindsight keys create or {variable('api_keys')}, or, to let anyone in who reaches it, "
+            f"set {variable('allow_anonymous')}=true"
         )
     embedder = make_embedder(settings)
     with held_folder(settings.data_dir, "hindsight serve") as folder:
-        asyncio.run(_run(settings, folder, embedder))
+        asyncio.run(_run(settings, folder, embedder, keyring))
     return 0
 
 
-async def _run(settings: Settings, folder: Path, embedder: Embedder) -> None:
+def _options() -> list[str]:
+    return [name for name in Settings.model_fields if not is_secret(name)]
+
+
+async def _run(settings: Settings, folder: Path, embedder: Embedder, keyring: Keyring) -> None:
     async with open_banks(settings, folder, embedder) as banks:
-        app = App(settings, banks, embedder)
+        app = App(settings, banks, embedder, keyring)
         async with app.running():
             config = uvicorn.Config(
                 app,

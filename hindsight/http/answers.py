@@ -12,11 +12,13 @@ from hindsight.messages import encode
 Header = tuple[bytes, bytes]
 
 
-async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[Header] = ()) -> None:
-    """Send a whole response; `body` is JSON when there is one."""
+async def answer(
+    send: Send, status: int, body: bytes = b"", headers: Iterable[Header] = (), *, kind: bytes = b"application/json"
+) -> None:
+    """Send a whole response; `kind` is the type of the body when there is one."""
     fixed = [(b"content-length", b"%d" % len(body)), *headers]
     if body:
-        fixed.append((b"content-type", b"application/json"))
+        fixed.append((b"content-type", kind))
     await send({"type": "http.response.start", "status": status, "headers": fixed})
     await send({"type": "http.response.body", "body": body})
 

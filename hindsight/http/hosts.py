@@ -108,9 +108,7 @@ def _named(headers: Iterable[Header]) -> tuple[bytes, bytes | None, bytes | None
 def _allowed(host: bytes, known: frozenset[str]) -> bool:
     full = host.decode("latin-1").lower()
     name = re.sub(r":[0-9]*\Z", "", full)
-    return bool(name) and (
-        full in known or name in known or any(k[:2] == "*." and name.endswith(k[1:]) for k in known)
-    )
+    return bool(name) and (full in known or name in known or any(k[:2] == "*." and name.endswith(k[1:]) for k in known))
 
 
 def _cors(origin: bytes) -> list[Header]:

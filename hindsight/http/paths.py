@@ -27,7 +27,7 @@ _BANK = "{bank_id}"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A door: its path, such as '/mcp/{bank_id}/sse', and an app per method. A bank id is always the second segment."""
+    """A door: its path, such as '/mcp/{bank_id}/sse', and an app per method."""
 
     path: str
     methods: Mapping[str, ASGIApp]
@@ -52,11 +52,14 @@ class BankRoutes:
     """Routes a request by its raw path; a route's app finds the bank with `bank_of` and the prefix with `mount_of`.
 
     `root_path` is the prefix that a proxy puts before our paths, whether it strips it or not. A server's root_path
-    (uvicorn's, or of an app that mounts this one) and X-Forwarded-Prefix count too.
+    (uvicorn's, or of an app that mounts this one) and X-Forwarded-Prefix count too. `otherwise` answers where no route
+    leads; without it that is an error.
     """
 
-    def __init__(self, routes: Sequence[Route], *, root_path: str = "") -> None:
+    def __init__(self, routes: Sequence[Route], *, root_path: str = "", otherwise: ASGIApp | None = None) -> None:
         self._routes = {tuple(route.path.split("/")[1:]): route.methods for route in routes}
+        self._places = sorted({path.index(_BANK) for path in self._routes if _BANK in path})
+        self._otherwise = otherwise
         self._root_path = _prefix(root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +69,10 @@ class BankRoutes:
         try:
             methods = self._enter(scope)
         except HindsightError as error:
-            await answer_error(send, error)
+            if self._otherwise is not None:
+                await self._otherwise(scope, receive, send)
+            else:
+                await answer_error(send, error)
             return
         app = methods.get(scope["method"])
         if app is not None:
@@ -78,7 +84,7 @@ class BankRoutes:
         mounted, forwarded = scope.get("root_path", "").rstrip("/"), _forwarded_prefix(scope)
         own = mounted or self._root_path
         scope[MOUNT_KEY] = own if forwarded == own else forwarded + own
-        path = _without(_raw_path(scope), mounted)
+        path = _without(raw_path(scope), mounted)
         for prefix in dict.fromkeys(("", own, forwarded)):
             found = self._match(_without(path, prefix))
             if found is not None:
@@ -91,10 +97,13 @@ class BankRoutes:
     def _match(self, path: str) -> tuple[Mapping[str, ASGIApp], str | None] | None:
         segments = path.removesuffix("/").split("/")[1:]
         methods = self._routes.get(tuple(segments))
-        if methods is not None:
+        if methods is not None and _BANK not in segments:
             return methods, None
-        methods = self._routes.get((segments[0], _BANK, *segments[2:])) if len(segments) > 1 else None
-        return None if methods is None else (methods, segments[1])
+        for place in self._places:
+            methods = self._routes.get((*segments[:place], _BANK, *segments[place + 1 :]))
+            if methods is not None and place < len(segments):
+                return methods, segments[place]
+        return None
 
 
 @lru_cache(maxsize=4096)
@@ -105,7 +114,8 @@ def _bank_id(segment: str) -> BankId:
         raise InvalidArgument(BANK_ID_RULE, next_action="Encode the bank id in the URL as UTF-8.") from error
 
 
-def _raw_path(scope: Scope) -> str:
+def raw_path(scope: Scope) -> str:
+    """The URL's path as it came, still encoded."""
     raw = scope.get("raw_path")
     return quote(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("latin-1")
 

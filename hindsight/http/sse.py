@@ -25,6 +25,7 @@ from hindsight.caller import Caller, caller_of
 from hindsight.errors import ContentTooLarge, HindsightError, NotFound, TooBusy
 from hindsight.http.answers import answer, answer_error
 from hindsight.http.bodies import ClientGone, Oversized, read_body, require_json
+from hindsight.http.limits import limited
 from hindsight.http.paths import bank_of, mount_of
 from hindsight.messages import decode, encode, id_at_the_edges, refusal
 from hindsight.record import BankId, JsonObject
@@ -319,8 +320,12 @@ class SseMessages:
             opened.stream.put(self._too_large(body))
             await answer(send, 202)
             return
-        message = decode(body)
+        message, refused = decode(body), limited(scope)
         await answer(send, 202)
+        if refused is not None:
+            if message is not None and message.id is not None:
+                opened.stream.put(refusal(message.id, refused))
+            return
         reply = await opened.session.answer(message) if message is not None else None
         if reply is not None:
             opened.stream.put(reply)

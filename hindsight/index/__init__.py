@@ -30,7 +30,8 @@ class Nearest:
 class VectorIndex(Protocol):
     """One bank's vectors by the number of their passage in the ledger. Every method raises IndexUnavailable.
 
-    `rebuilt` says that it started empty, whatever was upserted before: all of it must be upserted again.
+    `rebuilt` says that it was empty when it was opened, whatever was upserted before: all of it must be upserted
+    again. An index that is closed without having been filled says so again.
     A call that is cancelled still finishes its current step before it ends.
     """
 

@@ -102,12 +102,18 @@ class ChromaIndex:
         return work()
 
     def _upsert(self, ids: list[str], vectors: Vectors) -> None:
+        self._check_space()
         with _sealing(self._folder):
             self._collection.upsert(ids=ids, embeddings=vectors)
 
     def _delete(self, ids: list[str]) -> None:
+        self._check_space()
         with _sealing(self._folder):
             self._collection.delete(ids=ids)
+
+    def _check_space(self) -> None:
+        if self._folder:
+            _check_space(self._folder)
 
     def _nearest(self, vector: npt.NDArray[np.float32], count: int) -> Nearest:
         found = self._collection.query(query_embeddings=vector[np.newaxis], n_results=count, include=["distances"])
@@ -178,19 +184,21 @@ class _Adapting:
 def _open_or_replace(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
     _raise_descriptor_limit()
     folder.mkdir(parents=True, exist_ok=True)
-    _check_space(folder)
+    if not (folder / segments.DATABASE).exists():
+        _check_space(folder)
     if torn := segments.torn_segments(folder):
         _replace(folder, f"torn: {', '.join(path.name for path in torn)}")
         return _open(folder, bank, dimension)
     try:
         return _open(folder, bank, dimension)
     except (ChromaError, _OtherDimension) as error:
-        # Not what is only so now: a full disk and a locked or unreadable database were found before.
+        # Not what is only so now: a locked or unreadable database was found before, a full disk is by _replace.
         _replace(folder, f"unusable: {error}")
         return _open(folder, bank, dimension)
 
 
 def _replace(folder: Path, reason: str) -> None:
+    _check_space(folder)
     _log.warning("the vector index %s is %s; it is rebuilt", folder.parent.name, reason)
     segments.quarantine(folder)
     folder.mkdir()
@@ -205,8 +213,8 @@ def _open(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
         if is_new:
             _use_wal(folder / segments.DATABASE)
         with _sealing(folder):
-            collection.count()  # loads the segment: what cannot be loaded shows here
-        return ChromaIndex(opened.pop_all(), collection, rebuilt=is_new, folder=folder)
+            held = collection.count()  # loads the segment: what cannot be loaded shows here
+        return ChromaIndex(opened.pop_all(), collection, rebuilt=held == 0, folder=folder)
 
 
 def _connect(url: str) -> Client:
@@ -226,11 +234,11 @@ def _sessions(client: Client) -> list[httpx.Client]:
 
 def _open_on_server(client: Client, bank: BankId, dimension: int) -> ChromaIndex:
     try:
-        collection, is_new = _collection(client, bank, dimension)
+        collection, _ = _collection(client, bank, dimension)
     except _OtherDimension:
         client.delete_collection(bank.folder)
-        collection, is_new = _collection(client, bank, dimension)
-    return ChromaIndex(ExitStack(), collection, rebuilt=is_new)
+        collection, _ = _collection(client, bank, dimension)
+    return ChromaIndex(ExitStack(), collection, rebuilt=collection.count() == 0)
 
 
 def _settings() -> Settings:
@@ -275,7 +283,6 @@ def _sealing(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    _check_space(folder)
     before = segments.stamp(folder)
     yield
     if segments.stamp(folder) != before and not segments.seal(folder):

@@ -7,7 +7,7 @@ used twice in one ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hindsight.embedding import Vectors
 from hindsight.errors import HindsightError
-from hindsight.record import JsonObject, Memory, MemoryType
+from hindsight.record import JsonObject, Memory, MemoryType, Traits
 
 Numbers = npt.NDArray[np.int64]
 
@@ -41,11 +41,12 @@ class Cut:
 class Entry:
     """A memory to be retained.
 
-    `identity` is the digest of what makes two retains the same one. `vectors` are float32 [len(cuts), dimension], or
-    None while the embedder is down; `follow_up` then finds the passages that lack theirs.
+    `traits` are its text's. `identity` is the digest of what makes two retains the same one. `vectors` are float32
+    [len(cuts), dimension], or None while the embedder is down; `unembedded` then finds the passages that lack theirs.
     """
 
     memory: Memory
+    traits: Traits
     identity: bytes
     time: Span
     cuts: tuple[Cut, ...]
@@ -121,6 +122,14 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class Glance:
+    """A bank as seen without opening it."""
+
+    bank_id: str
+    memories: int
+
+
+@dataclass(frozen=True, slots=True)
 class EmbedderMark:
     """Which embedder a bank's vectors come from."""
 
@@ -142,8 +151,8 @@ class Ledger(Protocol):
     def retain(self, entries: Sequence[Entry], embedder: EmbedderMark) -> list[Stored | HindsightError]:
         """Store all entries in one commit, in their order, and answer for each.
 
-        One whose `supersedes` can't be followed is answered MemoryNotFound or AlreadySuperseded and leaves the others
-        as they are.
+        One whose `supersedes` can't be followed is answered MemoryNotFound or AlreadySuperseded, one whose id is
+        another memory's InvalidArgument; they leave the others as they are.
         """
         ...
 
@@ -166,7 +175,14 @@ class Ledger(Protocol):
         """
         ...
 
-    def update(self, id: str, changes: Changes) -> Memory | None:
+    def export(self) -> Generator[tuple[Memory, bytes], None, None]:
+        """All memories with their identities, in the order of retaining, as they were when the first was asked for.
+
+        What is written meanwhile does not show. Close it when it is not read to its end.
+        """
+        ...
+
+    def update(self, number: int, changes: Changes) -> Memory | None:
         """Change a memory's categories and return it as it is then; None when there is no such memory."""
         ...
 
@@ -194,8 +210,15 @@ class Ledger(Protocol):
         """The vectors of the passages from `key` on: their keys, ascending, and float32 [n, dimension]."""
         ...
 
-    def passages(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Of all passages, by key ascending: the key, the memory's number, and 1 where that is superseded; each [n]."""
+    def passages(self) -> tuple[Numbers, Numbers]:
+        """The keys of all passages, ascending, and their memories' numbers; both [n]."""
+        ...
+
+    def outlines(self) -> Iterator[tuple[int, Traits, str | None, str, bool]]:
+        """Of all memories, ascending: number, traits, session_id, day ('2024-05-03'), and whether it is superseded.
+
+        The day is that of `event_date`, else that of retaining.
+        """
         ...
 
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
@@ -227,7 +250,7 @@ class Ledger(Protocol):
         ...
 
     def unindex(self) -> None:
-        """Note that the index holds nothing."""
+        """Note that the index holds nothing; what is `gone` stays so, for a step may be on its way."""
         ...
 
     def word_blocks(self, version: int) -> dict[int, bytes]:

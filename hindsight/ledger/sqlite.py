@@ -10,7 +10,7 @@ import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from hindsight.embedding import Vectors
-from hindsight.errors import AlreadySuperseded, HindsightError, LedgerUnavailable, MemoryNotFound, StorageFull
+from hindsight.errors import (
+    AlreadySuperseded,
+    HindsightError,
+    InvalidArgument,
+    LedgerUnavailable,
+    MemoryNotFound,
+    StorageFull,
+)
 from hindsight.ledger import (
     Changes,
     Conditions,
@@ -26,12 +33,13 @@ from hindsight.ledger import (
     EmbedderMark,
     Entry,
     Forgotten,
+    Glance,
     Numbers,
     Stats,
     Stored,
 )
 from hindsight.ledger.conditions import Judge, as_sql, marks
-from hindsight.record import Memory, MemoryType
+from hindsight.record import Memory, MemoryType, Traits
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -52,7 +60,11 @@ CREATE TABLE memory (
     tags TEXT NOT NULL,
     metadata TEXT NOT NULL,
     supersedes TEXT,
-    superseded_by TEXT
+    superseded_by TEXT,
+    label TEXT NOT NULL,
+    asks INTEGER NOT NULL,
+    only_asks INTEGER NOT NULL,
+    tells_time INTEGER NOT NULL
 );
 CREATE TABLE passage (
     key INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -82,6 +94,7 @@ _COLUMNS = (
     "id, text, type, context, retained_at, event_date, session_id, document_id, tags, metadata, supersedes,"
     " superseded_by"
 )
+_MARKS = "identity, time_start, time_end, label, asks, only_asks, tells_time"
 # SQLite's default limit on variables is 32,766; far below it the statement cache still helps.
 _SLICE = 500
 # A full disk shows while writing the log, its checkpoint, or the shared memory beside it.
@@ -94,6 +107,13 @@ def open_sqlite(path: Path, bank_id: str) -> SqliteLedger:
     ledger = SqliteLedger(path)
     ledger.name_bank(bank_id)
     return ledger
+
+
+def glance(path: Path) -> Glance:
+    """The bank of a ledger and how many memories it holds, read beside whoever writes. Raises LedgerUnavailable."""
+    with _errors_of_ours(), contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+        row = database.execute("SELECT (SELECT value FROM bank WHERE name = 'id'), count(*) FROM memory").fetchone()
+    return Glance(str(row[0]), row[1])
 
 
 class SqliteLedger:
@@ -149,21 +169,26 @@ class SqliteLedger:
             clauses, values = f"{clauses} AND number {'<' if newest else '>'} ?", [*values, beyond]
         query = f"SELECT number, {_COLUMNS} FROM memory WHERE {clauses} ORDER BY number {'DESC' if newest else 'ASC'}"
         fits = conditions.predicate or (lambda metadata: True)
-        with self._reading() as database:
-            found = ((row[0], _memory(row[1:])) for row in database.execute(query, values))
+        # Closed before the connection is given back: a statement that is not at its end keeps an old view open.
+        with self._reading() as database, contextlib.closing(database.execute(query, values)) as rows:
+            found = ((row[0], _memory(row[1:])) for row in rows)
             return list(islice((pair for pair in found if fits(pair[1].metadata)), most))
 
-    def update(self, id: str, changes: Changes) -> Memory | None:
+    def export(self) -> Generator[tuple[Memory, bytes], None, None]:
+        # One statement that is not read to its end holds its view of the database, whatever is committed beside it.
+        with self._reading() as database, contextlib.closing(database.cursor()) as cursor:
+            for row in cursor.execute(f"SELECT identity, {_COLUMNS} FROM memory ORDER BY number"):
+                yield _memory(row[1:]), row[0]
+
+    def update(self, number: int, changes: Changes) -> Memory | None:
         with self._commit() as database:
-            row = database.execute("SELECT number FROM memory WHERE id = ?", (id,)).fetchone()
-            if row is None:
-                return None
             for column, value in _columns(changes).items():
-                database.execute(f"UPDATE memory SET {column} = ? WHERE number = ?", (value, row[0]))
-            if changes.tags is not None:
-                database.execute("DELETE FROM tag WHERE number = ?", row)
-                _insert_tags(database, row[0], changes.tags)
-            return _memory(database.execute(f"SELECT {_COLUMNS} FROM memory WHERE number = ?", row).fetchone())
+                database.execute(f"UPDATE memory SET {column} = ? WHERE number = ?", (value, number))
+            row = database.execute(f"SELECT {_COLUMNS} FROM memory WHERE number = ?", (number,)).fetchone()
+            if row is not None and changes.tags is not None:
+                database.execute("DELETE FROM tag WHERE number = ?", (number,))
+                _insert_tags(database, number, changes.tags)
+            return _memory(row) if row is not None else None
 
     def forget(self, numbers: Sequence[int]) -> Forgotten:
         keys: list[int] = []
@@ -205,12 +230,18 @@ class SqliteLedger:
         query = "SELECT key, vector FROM passage WHERE vector IS NOT NULL AND key >= ? ORDER BY key"
         return _matrix(self._rows(query, (key,)))
 
-    def passages(self) -> tuple[Numbers, Numbers, Numbers]:
+    def passages(self) -> tuple[Numbers, Numbers]:
+        rows = self._rows("SELECT key, number FROM passage ORDER BY key")
+        keys, numbers = np.array(rows, np.int64).reshape(len(rows), 2).T
+        return keys, numbers
+
+    def outlines(self) -> Iterator[tuple[int, Traits, str | None, str, bool]]:
         rows = self._rows(
-            "SELECT key, number, superseded_by IS NOT NULL FROM passage JOIN memory USING (number) ORDER BY key"
+            "SELECT number, label, asks, only_asks, tells_time, session_id,"
+            " substr(coalesce(event_date, retained_at), 1, 10), superseded_by IS NOT NULL FROM memory ORDER BY number"
         )
-        keys, numbers, superseded = np.array(rows, np.int64).reshape(len(rows), 3).T
-        return keys, numbers, superseded
+        for number, label, asks, only_asks, tells_time, session, day, superseded in rows:
+            yield number, Traits(label, bool(asks), bool(only_asks), bool(tells_time)), session, day, bool(superseded)
 
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
         rows = self._rows(
@@ -250,8 +281,8 @@ class SqliteLedger:
 
     def unindex(self) -> None:
         with self._commit() as database:
+            # What is gone stays noted: a step on its way to the index may hold a passage that was forgotten since.
             database.execute("UPDATE passage SET indexed = 0")
-            database.execute("DELETE FROM gone")
 
     def word_blocks(self, version: int) -> dict[int, bytes]:
         return dict(self._rows("SELECT first, postings FROM words WHERE version = ?", (version,)))
@@ -282,7 +313,10 @@ class SqliteLedger:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """A connection of one's own: one that is shared would show every reader the oldest one's view."""
         with _errors_of_ours():
-            reader = self._readers.pop() if self._readers else _connect(self._path)
+            try:
+                reader = self._readers.pop()
+            except IndexError:
+                reader = _connect(self._path)
             try:
                 yield reader
             finally:
@@ -327,6 +361,8 @@ def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightErr
     row = database.execute(f"SELECT {_COLUMNS} FROM memory WHERE identity = ?", (entry.identity,)).fetchone()
     if row:
         return Stored(_memory(row), known=True)
+    if database.execute("SELECT 1 FROM memory WHERE id = ?", (memory.id,)).fetchone():
+        return InvalidArgument(f"id {memory.id} is another memory's; nothing was stored", argument="id")
     superseded = None if memory.supersedes is None else _supersede(database, memory.supersedes, memory.id)
     if isinstance(superseded, HindsightError):
         return superseded
@@ -395,13 +431,14 @@ def _insert_tags(database: sqlite3.Connection, number: int, tags: Sequence[str])
 
 
 def _insert(database: sqlite3.Connection, entry: Entry) -> int:
-    memory = entry.memory
+    memory, traits = entry.memory, entry.traits
     values = (
         *(memory.id, memory.text, memory.type.value, memory.context, memory.retained_at, memory.event_date),
         *(memory.session_id, memory.document_id, _json(list(memory.tags)), _json(memory.metadata)),
         *(memory.supersedes, memory.superseded_by, entry.identity, entry.time.start, entry.time.end),
+        *(traits.label, traits.asks, traits.only_asks, traits.tells_time),
     )
-    query = f"INSERT INTO memory ({_COLUMNS}, identity, time_start, time_end) VALUES ({marks(values)})"
+    query = f"INSERT INTO memory ({_COLUMNS}, {_MARKS}) VALUES ({marks(values)})"
     return _last_row(database.execute(query, values))
 
 

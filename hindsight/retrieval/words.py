@@ -1,9 +1,9 @@
-"""The word index of one bank: which passages hold a term, and how well a query's terms fit each passage.
+"""The word index of one bank: which passages hold a term, and how much it says there.
 
 Postings are kept in blocks of BLOCK passages by key. A full block is frozen into arrays, which a ledger may keep and
 give back; the last one grows in memory. Scores are BM25 (Robertson and Zaragoza, "The Probabilistic Relevance
-Framework", 2009) with the idf of Lucene, divided by the best that the query could get, so they lie in 0..1 for every
-query and bank.
+Framework", 2009) with the idf of Lucene, divided by the best that a query could get: they mean the same for every query
+and bank.
 """
 
 from __future__ import annotations
@@ -95,6 +95,27 @@ class Growing:
         return Block(self.lengths, hashes, starts, (packed >> 8).astype(np.uint16), (packed & _MOST).astype(np.uint8))
 
 
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Where a term stands: keys int64 [n], how much it says there float32 [n] in 0..1, and its idf over the bank."""
+
+    keys: Keys
+    scores: Scores
+    rarity: float
+
+
+def coverage(hits: Sequence[Hits], size: int) -> Scores:
+    """What share of the query, by rarity, each passage's words cover: float32 [size] in 0..1, by key.
+
+    Words that no passage holds count in full: a query that is half unknown can't be covered.
+    """
+    covered = np.zeros(size, np.float32)
+    total = sum(hit.rarity for hit in hits)
+    for hit in hits:
+        covered[hit.keys] += np.float32(hit.rarity / total) * hit.scores
+    return covered
+
+
 class WordIndex:
     """All blocks of a bank. `add` takes keys in ascending order."""
 
@@ -118,23 +139,17 @@ class WordIndex:
         self._blocks.update(done)
         return done
 
-    def score(self, query: str, alive: Mask) -> Scores:
-        """How well each passage fits the query's words: float32 [len(alive)] in 0..1, by key; 0 where not alive."""
-        scores = np.zeros(len(alive), np.float32)
-        asked = [_hash(term) for term in dict.fromkeys(terms(query))]
-        if not asked or not alive.any():
-            return scores
-        lengths = self._lengths(len(alive))
-        total = int(alive.sum())
-        mean = max(1.0, float(lengths[alive].mean()))
-        ideal = 0.0
-        for term in asked:
-            keys, counts = self._find(term, alive)
-            idf = np.log1p((total - len(keys) + 0.5) / (len(keys) + 0.5))
-            ideal += (_K1 + 1) * idf
+    def look_up(self, wanted: Sequence[str], alive: Mask) -> list[Hits]:
+        """For each term the passages that hold it, of those that are `alive`, bool [top key + 1]."""
+        lengths, total = self._lengths(len(alive)), int(alive.sum())
+        mean = max(1.0, float(lengths[alive].mean())) if total else 1.0
+        found = []
+        for term in wanted:
+            keys, counts = self._find(_hash(term), alive)
             norm = _K1 * (1 - _B + _B * lengths[keys] / mean)
-            scores[keys] += idf * (_K1 + 1) * counts / (counts + norm)
-        return scores / np.float32(ideal)
+            rarity = float(np.log1p((total - len(keys) + 0.5) / (len(keys) + 0.5)))
+            found.append(Hits(keys, (counts / (counts + norm)).astype(np.float32), rarity))
+        return found
 
     def _find(self, term: int, alive: Mask) -> tuple[Keys, npt.NDArray[np.float32]]:
         found = [(number * BLOCK, *block.find(term)) for number, block in list(self._blocks.items())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hindsight.arguments import Date, Json, Listed, OneOf, Text, argument
-from hindsight.bank import Bank, Draft
+from hindsight.bank import NEW, Bank, Draft, Origin
 from hindsight.record import JsonObject, MemoryType, RetainAnswer
 from hindsight.tools import Tool
 from hindsight.tools.narrowed import STRING
@@ -33,18 +33,22 @@ class Retain:
 
 
 async def _retain(bank: Bank, arguments: Retain) -> RetainAnswer:
-    return await bank.retain(
-        Draft(
-            content=arguments.content,
-            context=arguments.context,
-            type=MemoryType(arguments.type) if arguments.type else None,
-            event_date=arguments.event_date,
-            tags=arguments.tags,
-            metadata=arguments.metadata or {},
-            session_id=arguments.session_id,
-            document_id=arguments.document_id,
-            supersedes=arguments.supersedes,
-        )
+    return await bank.retain(draft_of(arguments))
+
+
+def draft_of(arguments: Retain, origin: Origin = NEW) -> Draft:
+    """What the arguments want to have retained; `origin` is what an exported memory brings along."""
+    return Draft(
+        content=arguments.content,
+        context=arguments.context,
+        type=MemoryType(arguments.type) if arguments.type else None,
+        event_date=arguments.event_date,
+        tags=arguments.tags,
+        metadata=arguments.metadata or {},
+        session_id=arguments.session_id,
+        document_id=arguments.document_id,
+        supersedes=arguments.supersedes,
+        origin=origin,
     )
 
 

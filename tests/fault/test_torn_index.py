@@ -17,7 +17,7 @@ import pytest
 
 import hindsight
 from hindsight.errors import IndexUnavailable
-from hindsight.index import segments
+from hindsight.index import chroma, segments
 from hindsight.index.chroma import ChromaIndex, open_chroma
 from hindsight.record import BankId
 
@@ -173,7 +173,17 @@ def test_files_that_a_full_disk_cut_short_are_not_sealed(folder: Path, name: str
     assert (folder / segments.SEAL).read_bytes() == before
 
 
-async def test_an_index_in_use_elsewhere_is_unavailable_and_stays(folder: Path) -> None:
+async def test_a_torn_index_waits_for_space_to_be_started_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut(segment_of(folder) / "header.bin")
+
+    with monkeypatch.context() as full:
+        full.setattr(chroma, "MIN_FREE", 2**62)
+        with pytest.raises(IndexUnavailable):
+            await open_chroma(folder, BANK, DIMENSION)
+    await assert_it_starts_again(folder)
+
+
+async def test_a_database_that_cannot_be_opened_is_unavailable_and_stays(folder: Path) -> None:
     os.rename(folder / segments.DATABASE, folder.parent / "away")
     (folder / segments.DATABASE).mkdir()
 
@@ -204,11 +214,26 @@ def test_a_kill_while_files_are_written_neither_crashes_nor_loses(tmp_path: Path
         output, _ = reader.communicate(timeout=60)
 
     assert reader.returncode == 0
-    print("DBG", output)
     rebuilt, held, found, total = json.loads(output)
     assert held == 0 if rebuilt else held >= acknowledged[-1]
     assert found
     assert total == held + 1_500
+
+
+@pytest.mark.slow
+def test_a_kill_between_two_writes_of_the_files_costs_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with start(WRITER, folder) as writer:
+        assert writer.stdout is not None
+        assert any(line == "1250\n" for line in writer.stdout)
+        writer.kill()
+
+    with start(READER, folder) as reader:
+        output, _ = reader.communicate(timeout=60)
+
+    rebuilt, held, found, _ = json.loads(output)
+    assert (rebuilt, found) == (False, True)
+    assert 1_250 <= held < 2_000
 
 
 def start(code: str, folder: Path) -> subprocess.Popen[str]:

@@ -10,11 +10,6 @@ from .doors import Served, served
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def server(anyio_backend: str) -> AsyncIterator[Served]:
     async with served() as running:
         yield running

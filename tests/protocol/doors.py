@@ -27,7 +27,7 @@ from hindsight.http.sse import SseMessages, SseSessions, SseStream
 from hindsight.http.streamable import Streamable
 from hindsight.record import BankId, JsonObject
 from hindsight.session import MemoryServer
-from hindsight.settings import Settings
+from hindsight.settings import Settings, read_settings
 from hindsight.tools import AnyTool, Tool
 
 READER = Caller("reader", may_write=False, key="reader")
@@ -199,13 +199,21 @@ class Served:
         return f"{self.url}/mcp/{bank}{door}"
 
 
+def listener() -> socket.socket:
+    """A socket that listens on a free port. asyncio turns Nagle's delay off only where the protocol is named."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(1024)
+    return listening
+
+
 @asynccontextmanager
-async def served(tools: tuple[AnyTool, ...] = TOOLS, *, prefix: str = "", **options: Any) -> AsyncIterator[Served]:
+async def served(tools: tuple[AnyTool, ...] = TOOLS, /, *, prefix: str = "", **options: Any) -> AsyncIterator[Served]:
     """Serve on a free port, in this event loop, with these settings; `prefix` is uvicorn's --root-path."""
-    settings = Settings(**{"drain_time": 0.5, **options})
+    settings = read_settings(**{"drain_time": 0.5, **options})
     app = App(settings, tools)
     server = Serving(app, settings.drain_time, root_path=prefix)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with listener() as listening:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listening])
             with anyio.fail_after(BOUND):
@@ -254,18 +262,18 @@ class Wire:
         sent = {"content-type": "application/json", **headers}
         return await self.http.post(self.path, content=body, headers=sent)
 
-    async def call(self, tool: str, request_id: int | str = 1, **arguments: object) -> JsonObject:
+    async def call(self, tool: str, request_id: int | str = 1, /, **arguments: object) -> JsonObject:
         """Call a tool and wait for the next message."""
         await self.post(call(tool, request_id, **arguments))
         return await self.message()
 
 
-def call(tool: str, request_id: int | str = 1, **arguments: object) -> JsonObject:
+def call(tool: str, request_id: int | str = 1, /, **arguments: object) -> JsonObject:
     """A tools/call request."""
     return request("tools/call", request_id, name=tool, arguments=arguments)
 
 
-def request(method: str, request_id: int | str = 1, **params: object) -> JsonObject:
+def request(method: str, request_id: int | str = 1, /, **params: object) -> JsonObject:
     """A JSON-RPC request."""
     return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
 
@@ -306,9 +314,9 @@ def code(message: JsonObject) -> str:
 
 def main() -> None:
     """Serve until a signal comes; prints the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with listener() as listening:
         print(listening.getsockname()[1], flush=True)
-        app = App(Settings(drain_time=2.0))
+        app = App(read_settings(drain_time=2.0))
         Signalled(app, 2.0).run([listening])
 
 

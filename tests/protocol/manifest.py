@@ -1,7 +1,7 @@
 """What the transports promise, and the test that holds each promise.
 
-Sentences are those of the contract and of `behaviours.md`. `test_manifest` fails when a promise has no test or a test in
-one of these files has no promise.
+Sentences are those of the contract and of `behaviours.md`. `test_manifest` fails when a promise has no test, or a test
+in one of these files no promise.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ PROMISES: dict[str, dict[str, str]] = {
         ),
         "calls in flight in all are capped with TOO_BUSY": "test_a_call_too_many_in_all_fails_at_once_over_both_doors",
         "a call ends at its deadline": "test_a_call_that_takes_too_long_fails_and_the_session_goes_on",
-        "a write is not cut in half by its deadline": "test_a_write_that_takes_too_long_fails_but_is_not_left_half_done",
+        "a deadline never half-does a write": "test_a_write_that_takes_too_long_fails_but_is_not_left_half_done",
         "cancellation is honoured": "test_a_cancelled_call_stops_and_is_never_answered",
-        "a write is not cut in half by cancellation": "test_a_cancelled_write_is_written_and_never_answered",
+        "a cancellation never half-does a write": "test_a_cancelled_write_is_written_and_never_answered",
         "a cancellation of nothing does nothing": "test_cancelling_what_is_over_or_never_was_does_nothing",
         "a disconnect ends the reading and costs the others nothing": (
             "test_a_client_that_leaves_stops_its_reads_and_costs_the_others_nothing"

@@ -99,7 +99,9 @@ async def test_where_hosts_are_listed_only_those_work() -> None:
     assert statuses == [200, 200, 200, 421, 421, 421]
 
 
-@pytest.mark.parametrize("origin", [ORIGIN, "null", "http://localhost.evil.example", "\xff", "http://[", "file://localhost"])
+@pytest.mark.parametrize(
+    "origin", [ORIGIN, "null", "http://localhost.evil.example", "\xff", "http://[", "file://localhost"]
+)
 async def test_a_page_of_an_unknown_origin_is_refused(server: Served, origin: str) -> None:
     headers = [(b"origin", origin.encode("latin-1"))]
     async with httpx.AsyncClient() as http:

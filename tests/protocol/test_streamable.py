@@ -47,9 +47,7 @@ def routing(method: str, name: str | None = None, version: str = MODERN) -> dict
 async def test_a_handshake_and_a_call_need_no_session(http: httpx.AsyncClient) -> None:
     initialized = await http.post("/mcp/a", json=INITIALIZE)
     noted = await http.post("/mcp/a", json=INITIALIZED)
-    called = await http.post(
-        "/mcp/a", json=call("recall", query="tea"), headers={"mcp-protocol-version": "2025-11-25"}
-    )
+    called = await http.post("/mcp/a", json=call("recall", query="tea"), headers={"mcp-protocol-version": "2025-11-25"})
 
     assert initialized.json()["result"]["protocolVersion"] == "2025-11-25"
     assert "mcp-session-id" not in initialized.headers
@@ -111,9 +109,7 @@ async def test_a_client_discovers_the_server_and_may_cache_its_tools(http: httpx
         {"mcp-protocol-version": MODERN},
     ],
 )
-async def test_headers_that_contradict_the_envelope_are_400(
-    http: httpx.AsyncClient, headers: dict[str, str]
-) -> None:
+async def test_headers_that_contradict_the_envelope_are_400(http: httpx.AsyncClient, headers: dict[str, str]) -> None:
     body = modern("tools/call", name="recall", arguments={"query": "tea"})
     answer = await http.post("/mcp/a", json=body, headers=headers)
 

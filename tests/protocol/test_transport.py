@@ -25,9 +25,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import hindsight.session
-from hindsight.settings import Settings
+from hindsight.settings import read_settings
 
-from .doors import BOUND, App, Served, call, code, opened, request, served, structured, until
+from .doors import BOUND, App, Served, call, code, listener, opened, request, served, structured, until
 
 pytestmark = pytest.mark.anyio
 
@@ -97,7 +97,7 @@ async def test_a_proxy_prefix_works_stripped_or_not(told: str, arriving: str) ->
 
 
 async def test_mounted_in_another_app_the_announced_path_has_the_mount() -> None:
-    app = App(Settings())
+    app = App(read_settings())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -320,15 +320,13 @@ async def test_who_may_only_read_neither_sees_nor_calls_what_writes(server: Serv
     assert structured(read) == {"results": []}
 
 
-async def test_a_bug_is_told_to_the_log_and_not_to_the_client(
-    server: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bug_is_told_to_the_log_and_not_to_the_client(server: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         async with opened(server.url_of("a")) as wire:
             answer = await wire.call("break", query="a secret word")
 
     assert code(answer) == "INTERNAL"
-    assert structured(answer)["error"]["message"] == "internal error"
+    assert structured(answer)["error"]["message"].startswith("internal error")
     assert "ValueError" in caplog.text
     assert "in _break" in caplog.text
     assert "secret" not in caplog.text
@@ -657,7 +655,7 @@ async def _finish_write(server: Served) -> None:
 @asynccontextmanager
 async def _served_by(app: Starlette) -> AsyncIterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with listener() as listening:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server._serve, [listening])
             await until(lambda: server.started)
