@@ -22,7 +22,7 @@ from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Numb
 from hindsight.recall import CANDIDATES, Question, answer
 from hindsight.record import JsonObject, Memory, MemoryRecord, MemoryType, RecallAnswer, RetainAnswer, as_record
 from hindsight.retrieval.asked import asked
-from hindsight.retrieval.passages import passages
+from hindsight.retrieval.passages import pieces
 from hindsight.retrieval.traits import traits_of
 from hindsight.retrieval.words import Keys, Mask, Scores
 from hindsight.store import Store
@@ -354,7 +354,8 @@ class Bank:
             supersedes=draft.supersedes,
         )
         embedder = self._parts.embedder
-        cuts = tuple(Cut(*bounds) for bounds in passages(draft.content, embedder.max_tokens, embedder.token_ends))
+        found = pieces(draft.content, embedder.max_tokens, embedder.token_ends)
+        cuts = (Cut(*found.whole, worded=not found.passages), *(Cut(*bounds) for bounds in found.passages))
         return _Understood(memory, identified.identity, _span(when, now), cuts)
 
     def _when(self, name: str, text: str) -> When:

@@ -41,7 +41,7 @@ KEEP = 300.0  # seconds that its keys are used for before they are asked for aga
 PAUSE = 5.0  # seconds between two questions, when it is down or did not have the key
 MOST_BYTES = 1024 * 1024  # that its answers may have
 
-_BANK_PATH = re.compile(r"/mcp/([A-Za-z0-9._~@:+%-]+)(?:/(sse|messages))?/?")
+_BANK_PATH = re.compile(r"/mcp/([A-Za-z0-9._~@:+%-]+)(?:/(sse|messages))?/?\Z")
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+")
 
 _log = logging.getLogger("hindsight.oauth")
@@ -165,11 +165,14 @@ class Tokens:
 
     def metadata(self, path: str) -> bytes:
         """RFC 9728's JSON about the bank's door at this path, such as /mcp/team/sse, as its client spells it."""
-        told = ProtectedResourceMetadata(
-            resource=AnyHttpUrl(self._base + path),
-            authorization_servers=[AnyHttpUrl(self._issuer)],
-            scopes_supported=[READ, WRITE],
-            resource_name="Hindsight",
+        # From text: an AnyHttpUrl of its own would end in a slash where the issuer's name has none.
+        told = ProtectedResourceMetadata.model_validate(
+            {
+                "resource": self._base + path,
+                "authorization_servers": [self._issuer],
+                "scopes_supported": [READ, WRITE],
+                "resource_name": "Hindsight",
+            }
         )
         return told.model_dump_json(exclude_none=True).encode()
 

@@ -104,7 +104,7 @@ def _candidates(store: Store, question: Question, passages: _Passages, near: tup
     roster = store.roster
     numbers = np.concatenate([roster.owners()[found], _of_that_time(roster, question)])
     rows = roster.around(np.unique(numbers))
-    keys = np.unique(np.concatenate([found, roster.first_keys(rows[question.counting[rows]])]))
+    keys: Keys = np.unique(np.concatenate([found, roster.first_keys(rows[question.counting[rows]])]))
     keys = keys[passages.alive[keys]]
     missing, vectors = store.ledger.vectors(keys[~passages.known[keys]].tolist())
     if len(missing):
@@ -184,20 +184,36 @@ def _shown(roster: Roster, passages: _Passages, keys: Keys, best: Keys) -> dict[
 
 def _results(store: Store, best: Keys, shown: dict[int, int]) -> list[Result]:
     memories = store.ledger.memories(best.tolist())
-    cuts = store.ledger.cuts(list(shown.values()))
-    numbers = (number for number in best.tolist() if number in memories and shown[number] in cuts)
-    return [_result(memories[number], cuts[shown[number]]) for number in numbers]
+    firsts = store.roster.first_keys(best).tolist()
+    beside = {key for best_key in shown.values() for key in range(best_key - 1, best_key + 2)}
+    cuts = store.ledger.cuts(sorted({*firsts, *beside}))
+    return [
+        _result(memories[number], _excerpt(memories[number].text, cuts, first, shown[number]))
+        for number, first in zip(best.tolist(), firsts, strict=True)
+        if number in memories and first in cuts
+    ]
 
 
-def _result(memory: Memory, cut: Cut) -> Result:
+def _excerpt(text: str, cuts: dict[int, Cut], first: int, shown: int) -> str:
+    """The whole text when one vector holds it; else its start, or the passage shown with those beside it."""
+    if cuts[first].end == len(text) or shown == first or shown not in cuts:
+        return text[: cuts[first].end]
+    before, after = cuts.get(shown - 1), cuts.get(shown + 1)
+    start = before.start if before and before.worded else cuts[shown].start
+    # The piece after a memory's last one is the next memory's, and starts at 0.
+    end = after.end if after and after.start == cuts[shown].end else cuts[shown].end
+    return text[start:end]
+
+
+def _result(memory: Memory, excerpt: str) -> Result:
     result = Result(
         id=memory.id,
-        text=memory.text[cut.start : cut.end],
+        text=excerpt,
         type=memory.type.value,
         context=memory.context,
         event_date=memory.event_date,
     )
-    if len(result["text"]) < len(memory.text):
+    if len(excerpt) < len(memory.text):
         result["truncated"] = True
     if memory.superseded_by is not None:
         result["superseded_by"] = memory.superseded_by

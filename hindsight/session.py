@@ -56,6 +56,12 @@ INSTRUCTIONS = (
 PULSE = 5.0  # seconds between progress notifications, for a client that asked for them
 LISTING_TTL_MS = 300_000
 
+CANCELLED = "CANCELLED"  # the outcome of a call whose client cancelled it or left
+
+# The kernel validates and copies results, which takes longer than all else in a call. Ours are right as they are made,
+# so it gets an empty one to dress for the era (resultType is only of 2026-07-28), and `answer` fills it.
+_KERNEL_RESULT: JsonObject = {"content": [], "resultType": "complete"}
+
 _log = logging.getLogger("hindsight.session")
 
 
@@ -269,7 +275,7 @@ class Session:
         self._running = 0
         self._version = version
         self._in_flight: dict[RequestId, _InFlight] = {}
-        self._dropped: set[RequestId] = set()
+        self._results: dict[RequestId, JsonObject | None] = {}
 
     async def answer(self, message: Message) -> JsonObject | None:
         """The response to a request; None to a notification, and to a request that was cancelled. Raises nothing."""
@@ -277,9 +283,13 @@ class Session:
             self._note(message)
             return None
         reply = await self._respond(message, message.id)
-        if message.id in self._dropped:
-            self._dropped.discard(message.id)
+        if message.id not in self._results:
+            return reply
+        result = self._results.pop(message.id)
+        if result is None:
             return None
+        if "result" in reply:
+            reply["result"].update(result)
         return reply
 
     def end(self) -> None:
@@ -287,8 +297,11 @@ class Session:
         for call in self._in_flight.values():
             call.cancel()
 
-    async def call(self, request_id: RequestId, name: str, given: JsonObject) -> JsonObject:
-        """The result of a tool call, under the deadline."""
+    async def call(self, request_id: RequestId, name: str, given: JsonObject) -> None:
+        """Run a tool call under the deadline and keep its result for `answer`; None for one that was cancelled."""
+        self._results[request_id] = await self._call(request_id, name, given)
+
+    async def _call(self, request_id: RequestId, name: str, given: JsonObject) -> JsonObject | None:
         self.calls += 1
         begin_call()
         started, key = time.monotonic(), coerce_request_id(request_id)
@@ -306,7 +319,8 @@ class Session:
                 return await (self._server.complete(work) if self.tools.writes(name) else work())
         except TimeoutError:
             if in_flight.cancelled:
-                self._dropped.add(request_id)
+                self._observe(name if name in self.tools else "?", CANCELLED, started)
+                return None
             return self._failed(name, started, DeadlineExceeded(f"a call may take {self._server.deadline:g} s"))
         finally:
             del self._in_flight[key]
@@ -421,7 +435,8 @@ async def _list_tools(context: ServerRequestContext[Session], params: PaginatedR
 async def _call_tool(context: ServerRequestContext[Session], params: CallToolRequestParams) -> JsonObject:
     if context.request_id is None:
         raise MCPError(code=INVALID_REQUEST, message="a call needs an id")
-    return await context.lifespan_context.call(context.request_id, params.name, params.arguments or {})
+    await context.lifespan_context.call(context.request_id, params.name, params.arguments or {})
+    return _KERNEL_RESULT
 
 
 def _succeeded(tool: AnyTool, answer: Mapping[str, Any], warnings: list[str]) -> JsonObject:
@@ -433,8 +448,7 @@ def _succeeded(tool: AnyTool, answer: Mapping[str, Any], warnings: list[str]) ->
 
 def _result(structured: Mapping[str, Any], *, text: str | None = None, is_error: bool = False) -> JsonObject:
     content = [{"type": "text", "text": text if text is not None else encode(structured).decode()}]
-    # resultType is of the 2026-07-28 era; the kernel leaves it out for the others.
-    return {"content": content, "structuredContent": structured, "isError": is_error, "resultType": "complete"}
+    return {"content": content, "structuredContent": structured, "isError": is_error}
 
 
 def _where(error: BaseException | None) -> str:

@@ -163,9 +163,8 @@ class Store:
     def _take_in(self, entry: Entry, stored: Stored) -> None:
         text, keys = entry.memory.text, np.array(stored.keys, np.int64)
         # The words first: a reader looks them up only for keys that the roster has.
-        self.roster.words.add(
-            (key, text[cut.start : cut.end]) for key, cut in zip(stored.keys, entry.cuts, strict=True)
-        )
+        pieces = zip(stored.keys, entry.cuts, strict=True)
+        self.roster.words.add((key, text[cut.start : cut.end]) for key, cut in pieces if cut.worded)
         if entry.vectors is not None:
             self.held.add(keys, entry.vectors)
         self.roster.add([_outline(entry, stored.number)], keys, np.full(len(keys), stored.number))

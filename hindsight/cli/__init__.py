@@ -7,7 +7,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-from hindsight.cli import keys, serve
+from hindsight.cli import export, keys, load, serve
 from hindsight.errors import HindsightError
 from hindsight.folder import FolderHeld
 from hindsight.settings import SettingsError
@@ -19,6 +19,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"hindsight {importlib.metadata.version('hindsight')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     serve.add(commands)
+    load.add(commands)
+    export.add(commands)
     keys.add(commands)
     arguments = parser.parse_args(given)
     try:

@@ -31,10 +31,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a passage stands in its memory's text, in characters: text[start:end]."""
+    """A piece of a memory's text that has a vector of its own: text[start:end], in characters.
+
+    `worded` pieces are those whose words are searched; together they are the whole text.
+    """
 
     start: int
     end: int
+    worded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,7 @@ class Ledger(Protocol):
         ...
 
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
-        """Key and text of the passages with first <= key <= last, ascending."""
+        """Key and text of the worded pieces with first <= key <= last, ascending."""
         ...
 
     def unembedded(self, most: int) -> list[tuple[int, str]]:

@@ -71,6 +71,7 @@ CREATE TABLE passage (
     number INTEGER NOT NULL REFERENCES memory ON DELETE CASCADE,
     start INTEGER NOT NULL,
     stop INTEGER NOT NULL,
+    worded INTEGER NOT NULL,
     indexed INTEGER NOT NULL DEFAULT 0,
     vector BLOB
 );
@@ -219,8 +220,8 @@ class SqliteLedger:
         return {row[0]: _memory(row[1:]) for row in rows}
 
     def cuts(self, keys: Sequence[int]) -> dict[int, Cut]:
-        rows = self._each("SELECT key, start, stop FROM passage WHERE key IN", keys)
-        return {key: Cut(start, stop) for key, start, stop in rows}
+        rows = self._each("SELECT key, start, stop, worded FROM passage WHERE key IN", keys)
+        return {key: Cut(start, stop, bool(worded)) for key, start, stop, worded in rows}
 
     def vectors(self, keys: Sequence[int]) -> tuple[Numbers, Vectors]:
         query = "SELECT key, vector FROM passage WHERE vector IS NOT NULL AND key IN"
@@ -246,7 +247,7 @@ class SqliteLedger:
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
         rows = self._rows(
             "SELECT key, text, start, stop FROM passage JOIN memory USING (number)"
-            " WHERE key BETWEEN ? AND ? ORDER BY key",
+            " WHERE worded AND key BETWEEN ? AND ? ORDER BY key",
             (first, last),
         )
         return [(key, text[start:stop]) for key, text, start, stop in rows]
@@ -372,8 +373,8 @@ def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightErr
     keys = tuple(
         _last_row(
             database.execute(
-                "INSERT INTO passage (number, start, stop, vector) VALUES (?, ?, ?, ?)",
-                (number, cut.start, cut.end, vector),
+                "INSERT INTO passage (number, start, stop, worded, vector) VALUES (?, ?, ?, ?, ?)",
+                (number, cut.start, cut.end, cut.worded, vector),
             )
         )
         for cut, vector in zip(entry.cuts, vectors, strict=True)

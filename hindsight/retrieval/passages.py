@@ -1,33 +1,49 @@
-"""Cuts a long text into passages, each small enough for one vector, at the end of a line or a sentence where it can."""
+"""Cuts a text into the pieces that get vectors of their own, at the end of a line or a sentence where it can.
+
+A vector says what a text is about as a whole, and less of each thing in it the longer the text is. So a longer text has
+one for its start, as much as a vector holds, and one for each passage of a few sentences.
+"""
 
 from __future__ import annotations
 
 import bisect
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 _END = re.compile(r"\n+|(?<=[.!?。！？])\s+")
-# A vector of fewer tokens says more exactly what they mean; of too many short ones, none holds a whole thought.
-_TARGET = 200
+# In tokens. A text up to SHORT has one vector only; passages are a sentence or two, longer ones in a very long text.
+SHORT, SHORTEST, LONGEST = 96, 32, 200
+_ENOUGH = 128  # passages, from which on they grow longer instead of more
 
 
-def passages(text: str, limit: int, token_ends: Callable[[str], list[int]]) -> list[tuple[int, int]]:
-    """Bounds of the passages of `text` in characters, without gap or overlap; one passage when `limit` tokens hold it.
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Bounds in characters: of the whole, as far as one vector holds it, and of the passages, without gap or overlap.
 
-    `token_ends` gives the offset at which each token ends.
+    A short text has no passages.
     """
-    if len(text) <= limit:  # no tokenizer makes more tokens than characters
-        return [(0, len(text))]
+
+    whole: tuple[int, int]
+    passages: tuple[tuple[int, int], ...] = ()
+
+
+def pieces(text: str, limit: int, token_ends: Callable[[str], list[int]]) -> Pieces:
+    """The pieces of a text; `limit` is how many tokens a vector holds, `token_ends` the offset where each one ends."""
+    if len(text) <= SHORT:  # no tokenizer makes more tokens than characters
+        return Pieces((0, len(text)))
     ends = token_ends(text)
-    if len(ends) <= limit:
-        return [(0, len(text))]
+    if len(ends) <= SHORT:
+        return Pieces((0, len(text)))
+    whole = len(text) if len(ends) <= limit else ends[limit - 1]
     stops = [match.end() for match in _END.finditer(text)]
-    bounds, start, most = [], 0, min(_TARGET, limit)
-    while (token := bisect.bisect_right(ends, start)) + most < len(ends):
-        stop = _stop(stops, ends[token + most // 2], ends[token + most - 1])
+    size = min(LONGEST, limit, max(SHORTEST, len(ends) // _ENOUGH))
+    bounds, start = [], 0
+    while (token := bisect.bisect_right(ends, start)) + size < len(ends):
+        stop = _stop(stops, ends[token + size // 2], ends[token + size - 1])
         bounds.append((start, stop))
         start = stop
-    return [*bounds, (start, len(text))]
+    return Pieces((0, whole), (*bounds, (start, len(text))))
 
 
 def _stop(stops: list[int], least: int, most: int) -> int:

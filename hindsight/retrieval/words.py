@@ -141,8 +141,9 @@ class WordIndex:
 
     def look_up(self, wanted: Sequence[str], alive: Mask) -> list[Hits]:
         """For each term the passages that hold it, of those that are `alive`, bool [top key + 1]."""
-        lengths, total = self._lengths(len(alive)), int(alive.sum())
-        mean = max(1.0, float(lengths[alive].mean())) if total else 1.0
+        lengths = self._lengths(len(alive))
+        spoken = lengths[alive & (lengths > 0)]
+        total, mean = len(spoken), float(spoken.mean()) if len(spoken) else 1.0
         found = []
         for term in wanted:
             keys, counts = self._find(_hash(term), alive)

@@ -235,7 +235,7 @@ class Wire:
 
     async def event(self) -> tuple[str, str]:
         """The next event's kind and data; a comment is ('', its text)."""
-        kind, data = "message", []
+        kind, data = "message", list[str]()
         with anyio.fail_after(BOUND):
             async for line in self._lines:
                 if line.startswith(":"):

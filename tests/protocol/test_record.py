@@ -224,7 +224,7 @@ METADATA: list[JsonObject] = [
     {"": "empty name", "日本": "👩\u200d👩\u200d👧", "e\u0301": "NFD", "é": "NFC", "\0": "a\0b", "\u202e": '"\\\u2028'},
     {"$.odd": 1, "a.b": {"c d": "x"}, "text": "CAST(val('$.a') AS text)"},
     {"order": 1, "is": 2, "kept": 3, "a": 4},
-    {"long": "x" * (16 * 1024 - 11)},
+    {"long": "x" * (16 * 1024 - 12)},
 ]
 
 
