@@ -25,7 +25,7 @@ from hindsight.errors import ContentTooLarge, InvalidArgument
 from hindsight.filters import Predicate, parse_filter
 from hindsight.messages import DEEPEST, depth
 from hindsight.record import JsonObject
-from hindsight.understanding.dates import parse_when
+from hindsight.understanding.when import parse_when
 
 ArgumentsT = TypeVar("ArgumentsT")
 _SHOWN = 60

@@ -27,7 +27,8 @@ from hindsight.retrieval.traits import traits_of
 from hindsight.retrieval.words import Keys, Mask, Scores
 from hindsight.store import Store
 from hindsight.understanding.category import category_of
-from hindsight.understanding.dates import When, date_in, parse_when, span_in
+from hindsight.understanding.dates import date_in, span_in
+from hindsight.understanding.when import When, parse_when
 
 _NOTHING: tuple[Keys, Scores] = np.empty(0, np.int64), np.empty(0, np.float32)
 NO_STATS = Stats(0, 0, {}, {}, {}, None, None, 0)

@@ -1,203 +1,23 @@
-"""Dates: those a caller gives, those a memory's text names, and the window of time a query speaks of.
+"""Time in plain text: the date that a memory names, and the window of days that a query speaks of.
 
 Everything here is a pure function of its arguments: the reference instant and the zone come in, the host's clock and
-zone are never asked. A day is a day of the given zone; every datetime that leaves is aware and in UTC.
+zone are never asked.
 """
 
 from __future__ import annotations
 
-import email.utils
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
+
+from hindsight.understanding.when import DAY, ISO, When, parse_when, span_of_days, whole_day
 
 if TYPE_CHECKING:
     from date_wrangler import DateMatch
 
 _READ = 2_000  # characters; date-wrangler takes a second for 100 kB
-_DAY = timedelta(days=1)
-_FIRST = datetime.min.replace(tzinfo=UTC)
-_LAST = datetime.max.replace(tzinfo=UTC)
-_ALLOWED = "use an ISO 8601 date or date-time of the years 1 to 9999, such as 2024-05-03 or 2024-05-03T10:15:00Z"
-
-
-@dataclass(frozen=True, slots=True)
-class When:
-    """A date or an instant, as it was meant.
-
-    `text` is the stored form: '2024-05-03' for a date, '2024-05-03T10:15:00Z' for a date-time, in UTC, with a fraction
-    (1 to 9 digits, no trailing zeros) only where one was given. `start` and `end` are the span [start, end) in UTC: the
-    whole day in the zone for a date, twice the instant (cut to microseconds) for a date-time.
-    """
-
-    text: str
-    start: datetime
-    end: datetime
-
-
-# --- dates that a caller gives ---------------------------------------------------------------------------------------
-
-_OFFSET = r"(?P<offset>[Zz]|[+\-\u2212][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2})?)?)"
-_ISO = re.compile(
-    r"(?P<year>[+]00[0-9]{4}|[0-9]{4})"
-    r"(?:-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})|(?P<month_>[0-9]{2})(?P<day_>[0-9]{2})"
-    r"|-?W(?P<week>[0-9]{2})-?(?P<weekday>[1-7])|-?(?P<ordinal>[0-9]{3}))"
-    r"(?:(?:[Tt]| {1,2})(?P<hour>[0-9]{2})(?::?(?P<minute>[0-9]{2})(?::?(?P<second>[0-9]{2})"
-    rf"(?:[.,](?P<fraction>[0-9]{{1,9}}))?)?)?(?: ?(?:{_OFFSET}|(?P<utc>UTC|GMT)))?(?:\[[A-Za-z0-9_+/:=-]+\])?)?"
-)
-_COARSE = re.compile(r"[0-9]{4}(?:-?(?:[0-9]{2}|W[0-9]{2}))?")
-_MAIL = re.compile(
-    r"(?:(?P<named>[A-Z][a-z]{2}),? )?[0-9]{1,2}[ -][A-Z][a-z]{2}[ -][0-9]{4} [0-9]{2}:[0-9]{2}(?::[0-9]{2})?"
-    r"(?: (?:[+-][0-9]{4}|[A-Z]{1,4}))?(?: \([^()]*\))?"
-)
-# JavaScript's Date.toString and toDateString, C's and Python's ctime.
-_CTIME = re.compile(
-    r"(?P<named>[A-Z][a-z]{2}) (?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>[0-9]{1,2})"
-    r"(?: (?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2}))? (?P<year>[0-9]{4})"
-    r"(?: (?P<time_>[0-9]{2}:[0-9]{2}:[0-9]{2}) (?:GMT|UTC)(?P<offset>[+-][0-9]{4})?)?(?: \([^()]*\))?"
-)
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-
-
-def parse_when(value: str, zone: tzinfo) -> When:
-    """A date given by a caller: any form that Python's and JavaScript's libraries print; without an offset, in `zone`.
-
-    Raises ValueError, with what is allowed, for everything else: also for a month or a year alone, and for an instant
-    that UTC puts outside the years 1 to 9999.
-    """
-    try:
-        return _read(value.strip(), zone)
-    except OverflowError as error:
-        raise ValueError(_ALLOWED) from error
-
-
-def _read(value: str, zone: tzinfo) -> When:
-    if found := _ISO.fullmatch(value):
-        return _from_iso(found, zone)
-    if _COARSE.fullmatch(value):
-        raise ValueError(f"a day is needed, not a month, week or year alone: {_ALLOWED}")
-    if found := _CTIME.fullmatch(value):
-        return _from_ctime(found, zone)
-    if found := _MAIL.fullmatch(value):
-        return _from_mail(found, value, zone)
-    raise ValueError(_ALLOWED)
-
-
-def _from_iso(found: re.Match[str], zone: tzinfo) -> When:
-    day = _iso_day(found)
-    if found["hour"] is None:
-        return _whole_day(day, zone)
-    clock = _clock(found["hour"], found["minute"] or "0", found["second"] or "0")
-    offset = "Z" if found["utc"] else found["offset"]
-    local = datetime(day.year, day.month, day.day) + clock
-    return _instant(local, _offset(offset) if offset else zone, found["fraction"] or "")
-
-
-def _iso_day(found: re.Match[str]) -> date:
-    year = int(found["year"])
-    try:
-        if found["week"]:
-            return date.fromisocalendar(year, int(found["week"]), int(found["weekday"]))
-        if found["ordinal"]:
-            return _ordinal_day(year, int(found["ordinal"]))
-        return date(year, int(found["month"] or found["month_"]), int(found["day"] or found["day_"]))
-    except ValueError as error:
-        raise ValueError(f"there is no such day ({error}); {_ALLOWED}") from error
-
-
-def _ordinal_day(year: int, number: int) -> date:
-    day = date(year, 1, 1) + (number - 1) * _DAY
-    if day.year != year:
-        raise ValueError("day of the year is out of range")
-    return day
-
-
-def _clock(hour: str, minute: str, second: str) -> timedelta:
-    """The time since midnight; 24:00 is the next midnight, and a leap second, :60, is the next minute."""
-    clock = timedelta(hours=int(hour), minutes=int(minute), seconds=int(second))
-    if int(minute) > 59 or int(second) > 60 or (int(hour) > 23 and clock != _DAY):
-        raise ValueError(f"there is no such time of day; {_ALLOWED}")
-    return clock
-
-
-def _offset(text: str) -> timezone:
-    if text in "Zz":
-        return UTC
-    digits = re.sub(r"[^0-9]", "", text).ljust(6, "0")
-    size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:4]), seconds=int(digits[4:]))
-    if size >= _DAY or int(digits[2:4]) > 59:
-        raise ValueError(f"there is no such offset from UTC; {_ALLOWED}")
-    return timezone(size if text[0] == "+" else -size)
-
-
-def _from_ctime(found: re.Match[str], zone: tzinfo) -> When:
-    if (found["time"] and found["time_"]) or found["month"] not in _MONTHS:
-        raise ValueError(_ALLOWED)
-    day = _checked(_named_day(found), found["named"])
-    time = found["time"] or found["time_"]
-    if time is None:
-        return _whole_day(day, zone)
-    local = datetime(day.year, day.month, day.day) + _clock(*time.split(":"))
-    return _instant(local, _offset(found["offset"] or "Z") if found["time_"] else zone)
-
-
-def _named_day(found: re.Match[str]) -> date:
-    try:
-        return date(int(found["year"]), _MONTHS.index(found["month"]) + 1, int(found["day"]))
-    except ValueError as error:
-        raise ValueError(f"there is no such day ({error}); {_ALLOWED}") from error
-
-
-def _from_mail(found: re.Match[str], value: str, zone: tzinfo) -> When:
-    try:
-        moment = email.utils.parsedate_to_datetime(value)
-    except (TypeError, IndexError, ValueError) as error:  # its answers to what is no date
-        raise ValueError(_ALLOWED) from error
-    if found["named"]:
-        _checked(moment.date(), found["named"])
-    # RFC 2822 writes UTC without a place as -0000; that comes back naive, as does a value without any offset.
-    unplaced = UTC if "-0000" in value else zone
-    return _instant(moment.replace(tzinfo=None), moment.tzinfo or unplaced)
-
-
-def _checked(day: date, weekday: str) -> date:
-    if weekday != _WEEKDAYS[day.weekday()]:
-        raise ValueError(f"{day.isoformat()} is not a {weekday}; {_ALLOWED}")
-    return day
-
-
-def _whole_day(day: date, zone: tzinfo) -> When:
-    return When(day.isoformat(), *_days(day, day, zone))
-
-
-def _days(first: date | None, last: date | None, zone: tzinfo) -> tuple[datetime, datetime]:
-    """[start of `first`, end of `last`) in UTC; None, or what UTC puts out of the years 1 to 9999, is open."""
-    return _FIRST if first is None else _midnight(first, zone), _end_of(last, zone)
-
-
-def _end_of(last: date | None, zone: tzinfo) -> datetime:
-    return _LAST if last is None or last == date.max else _midnight(last + _DAY, zone)
-
-
-def _midnight(day: date, zone: tzinfo) -> datetime:
-    try:
-        return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
-    except OverflowError:
-        return _FIRST if day.year == 1 else _LAST
-
-
-def _instant(local: datetime, zone: tzinfo, fraction: str = "") -> When:
-    whole = local.replace(tzinfo=zone).astimezone(UTC)
-    digits = fraction.rstrip("0")
-    moment = whole + timedelta(microseconds=int(digits.ljust(6, "0")[:6]))
-    text = whole.replace(tzinfo=None, microsecond=0).isoformat()
-    return When(f"{text}.{digits}Z" if digits else f"{text}Z", moment, moment)
-
-
-# --- time in plain text ----------------------------------------------------------------------------------------------
 
 _NAMES = "january|february|april|june|july|august|september|october|november|december"
 _SHORT = r"(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|may|march)\.?"
@@ -226,25 +46,6 @@ _TIME = re.compile(
     r"(?:1[89]|20)[0-9]{2}s?\b|\b(?:Q[1-4]|H[12])\b",
     re.IGNORECASE,
 )
-_ASKS = re.compile(
-    r"(?:^|[.,!?:;]\s|\b(?:and|so|hey|but|ok|exactly|since|until)\s)when(?:'s|'d|\s+(?:exactly\s+|else\s+)?(?:did|was|is|were|are|"
-    r"am|do|does|will|has|have|had|can|could|should|shall|would|might|may)\b)"
-    r"|\b(?:know|tell (?:me|us)|remember|remind (?:me|us)|recall|sure|wonder(?:ing)?|find out|forgot|asked?|knows?) "
-    r"(?:exactly )?when\b|\bwhen\s*\?*\s*$"
-    r"|\b(?:what|which) (?:day|date|time|year|month|week|weekday|season)\b|\bhow (?:long ago|recently|soon)\b"
-    r"|\bhow many (?:days|weeks|months|years) (?:ago|since|until)\b|\bwhat(?:'s| is| was) the (?:\w+ )?(?:date|day)\b",
-    re.IGNORECASE,
-)
-
-
-def asks_when(query: str) -> bool:
-    """Whether a query asks for a time: "when did Ana move", not "what to do when the build fails". English only."""
-    return _ASKS.search(query[:_READ]) is not None
-
-
-def speaks_of_time(text: str) -> bool:
-    """Whether the opening 2,000 characters name a time. Cheap, and never false where `date_in` finds a date."""
-    return _TIME.search(text[:_READ]) is not None
 
 
 def date_in(text: str, now: datetime, zone: tzinfo) -> When | None:
@@ -263,7 +64,7 @@ def date_in(text: str, now: datetime, zone: tzinfo) -> When | None:
     if not all(mention.holds(narrowest) for mention in mentions):
         return None
     moments = {mention.moment for mention in mentions if mention.moment}
-    return moments.pop() if len(moments) == 1 else _whole_day(narrowest.day or date.min, zone)
+    return moments.pop() if len(moments) == 1 else whole_day(narrowest.day or date.min, zone)
 
 
 def span_in(query: str, now: datetime, zone: tzinfo) -> tuple[datetime, datetime] | None:
@@ -282,7 +83,7 @@ def span_in(query: str, now: datetime, zone: tzinfo) -> tuple[datetime, datetime
         chosen = _hull(mentions)
     elif not all(mention.holds(chosen) for mention in mentions):
         return None
-    return _days(chosen.start, chosen.last, zone)
+    return span_of_days(chosen.start, chosen.last, zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +154,7 @@ _SAME = (
     (re.compile(r"\bthe previous (?=day|week|month|year)", re.IGNORECASE), "last "),
 )
 _STAMP = re.compile(
-    r"(?<![\w/.#:+-])(?=[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:)" + _ISO.pattern + r"(?![\w/:-])(?!\.\w)"
+    r"(?<![\w/.#:+-])(?=[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:)" + ISO.pattern + r"(?![\w/:-])(?!\.\w)"
 )
 _HOURS = re.compile(rf"\b({_COUNT})(?: or so)? (hour|minute|min|hr)s? ago\b", re.IGNORECASE)
 _AGO = re.compile(rf"\b({_COUNT}) ({_UNIT})s? ago\b", re.IGNORECASE)
@@ -471,7 +272,7 @@ class _Reader:
             return found[0]
         month = _SEASONS[season or ""]
         start = date(int(year), month, 1) if year else self._season_start(month, which, found)
-        return self._note(_Mention(start, _back(start, -3, "month") - _DAY, start))
+        return self._note(_Mention(start, _back(start, -3, "month") - DAY, start))
 
     def _season_start(self, month: int, which: str | None, found: re.Match[str]) -> date:
         """The first day of the season that `which` ("last", "this", "next" or None) names, seen from today."""
@@ -502,7 +303,7 @@ class _Reader:
             ahead = _mod(match) == "until" or _AHEAD.search(sentence) is not None
             match = self._nearest(match, ahead)
         period = match.range
-        last = period.end and period.end - _DAY
+        last = period.end and period.end - DAY
         if match.text.lower().startswith("from ") and not last:  # "the notes from Tuesday" are that day's
             last = period.start
         return [_Mention(period.start, last, _day_of(match), group=match.group)]
@@ -522,11 +323,11 @@ class _Reader:
     def _nearest(self, match: DateMatch, ahead: bool) -> DateMatch:
         """The same words read as of another week, month or year, where date-wrangler took the one on the wrong side."""
         unit = "week" if _BARE_WEEKDAY.fullmatch(match.text) else "month" if _BARE_DAY.fullmatch(match.text) else "year"
-        edge = match.start or (match.end or self._today) - _DAY
+        edge = match.start or (match.end or self._today) - DAY
         # "on Wednesday", said on a Wednesday, is not today.
         if not ahead and (edge > self._today or (unit == "week" and edge == self._today)):
             return _reread(match, _back(self._today, 1, unit))
-        if ahead and (match.end or date.max) <= self._today + (_DAY if unit == "week" else 0 * _DAY):
+        if ahead and (match.end or date.max) <= self._today + (DAY if unit == "week" else 0 * DAY):
             return _reread(match, _back(self._today, -1, unit))
         return match
 
@@ -551,7 +352,7 @@ def _day_of(match: DateMatch) -> date | None:
     if match.endpoints or _mod(match) in ("before", "after"):
         return None
     if _mod(match) == "until":
-        return match.end and match.end - _DAY if match.range.grain.value == "day" else None
+        return match.end and match.end - DAY if match.range.grain.value == "day" else None
     wide = match.start and match.end and (match.end - match.start).days > 366
     return None if wide else match.start
 
@@ -590,14 +391,14 @@ def _back(day: date, number: int, unit: str) -> date:
     """`day` moved back by whole units, to the last day of a month that is too short. OverflowError, ValueError."""
     unit = unit.lower()
     if unit in ("day", "week", "fortnight"):
-        return day - number * {"day": 1, "week": 7, "fortnight": 14}[unit] * _DAY
+        return day - number * {"day": 1, "week": 7, "fortnight": 14}[unit] * DAY
     months = day.year * 12 + day.month - 1 - number * (12 if unit == "year" else 1)
     first = date(months // 12, months % 12 + 1, 1)
-    return min(first + (day.day - 1) * _DAY, _month_end(first))
+    return min(first + (day.day - 1) * DAY, _month_end(first))
 
 
 def _month_end(day: date) -> date:
-    return (day.replace(day=28) + 4 * _DAY).replace(day=1) - _DAY
+    return (day.replace(day=28) + 4 * DAY).replace(day=1) - DAY
 
 
 def _unit_of(day: date, unit: str) -> tuple[date, date]:
@@ -605,8 +406,8 @@ def _unit_of(day: date, unit: str) -> tuple[date, date]:
     if unit == "day":
         return day, day
     if unit in ("week", "fortnight"):
-        monday = day - day.weekday() * _DAY
-        return monday, monday + 6 * _DAY
+        monday = day - day.weekday() * DAY
+        return monday, monday + 6 * DAY
     if unit == "month":
         return day.replace(day=1), _month_end(day)
     return day.replace(month=1, day=1), day.replace(month=12, day=31)
