@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 
 import anyio.to_thread
@@ -18,6 +18,8 @@ from hindsight.http.hosts import HostGuard
 from hindsight.http.limits import Allowance, limited_doors
 from hindsight.http.memories import DeleteBank, Export, ListBanks, Load
 from hindsight.http.paths import BankRoutes, Route
+from hindsight.http.reindex import Reindex
+from hindsight.http.requests import Requests
 from hindsight.http.sse import SseMessages, SseSessions, SseStream
 from hindsight.http.streamable import Streamable
 from hindsight.keys import Keyring
@@ -40,6 +42,7 @@ class App:
         self._meters = Meters()
         self._audit = AuditFile(settings.audit_file, settings.audit_bytes) if settings.audit_file else None
         observer = Observers([self._meters, self._audit] if self._audit else [self._meters])
+        self._requests = Requests(observer)
         self._server = MemoryServer(TOOLS, banks.lease, settings, observer=observer, traced=start_tracing())
         self._sessions = SseSessions(self._server, settings)
         self._meters.watch("sessions", "Event streams open", lambda: len(self._sessions))
@@ -56,7 +59,7 @@ class App:
         try:
             async with self._server:
                 self._server.start(self._load)
-                self._server.start(self._keyring.watch, self._sessions.end_of)
+                self._server.start(self._keyring.watch, self._end_of)
                 yield
         finally:
             if self._audit is not None:
@@ -87,16 +90,22 @@ class App:
     def _routes(self, settings: Settings) -> list[Route]:
         """All doors that need a key, where there are keys."""
         stream, streamable = SseStream(self._sessions), Streamable(self._server, settings)
-        load = Load(self._banks.lease, settings)
+        export = Export(self._banks.lease, settings)
+        load, watched = Load(self._banks.lease, settings), self._requests.watched
         return [
             Route("/mcp/{bank_id}/sse", {"GET": stream, "HEAD": stream}),
             Route("/mcp/{bank_id}/messages", {"POST": SseMessages(self._sessions, settings)}),
             Route("/mcp/{bank_id}", {"POST": streamable}),
-            Route("/banks", _readable(ListBanks(self._banks))),
-            Route("/banks/{bank_id}", {"DELETE": DeleteBank(self._banks)}),
-            Route("/banks/{bank_id}/memories", {"POST": load, "PUT": load, "GET": Export(self._banks.lease, settings)}),
+            watched("banks", Route("/banks", _readable(ListBanks(self._banks)))),
+            watched("bank", Route("/banks/{bank_id}", {"DELETE": DeleteBank(self._banks)})),
+            watched("memories", Route("/banks/{bank_id}/memories", {"POST": load, "PUT": load, "GET": export})),
+            watched("reindex", Route("/banks/{bank_id}/reindex", {"POST": Reindex(self._banks.lease)})),
             Route("/metrics", _readable(Metrics(self._meters, self._memories))),
         ]
+
+    def _end_of(self, key: Hashable) -> None:
+        self._sessions.end_of(key)
+        self._requests.end_of(key)
 
     async def _memories(self) -> dict[str, int]:
         return {glance.bank_id: glance.memories for glance in await self._banks.glances()}

@@ -52,7 +52,8 @@ def argument(kind: Kind, about: str, *, default: Any = dataclasses.MISSING) -> A
 def input_schema(arguments: type) -> JsonObject:
     """The JSON schema of a dataclass made of `argument` fields."""
     properties, required = {}, []
-    for field in dataclasses.fields(arguments):
+    # Required ones first: that is what a model reads first.
+    for field in sorted(dataclasses.fields(arguments), key=lambda field: field.default is not dataclasses.MISSING):
         properties[field.name] = {**field.metadata["kind"].schema(), "description": field.metadata["about"]}
         if field.default is dataclasses.MISSING:
             required.append(field.name)

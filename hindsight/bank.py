@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import partial
-from typing import NotRequired, ParamSpec, TypeVar, cast
+from typing import NotRequired, ParamSpec, TypedDict, TypeVar, cast
 
 import numpy as np
 
@@ -36,6 +36,9 @@ _OTHER_EMBEDDER = (
     "this bank's vectors come from another embedder, so only words can be searched; the operator's hindsight reindex"
     " brings meaning back"
 )
+# Pieces of one text that are embedded before the retain is acknowledged, half a second's work; of a longer one the rest
+# is found by its words at once and by its meaning soon after.
+_AT_ONCE = 160
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 P = ParamSpec("P")
@@ -79,6 +82,14 @@ class Exported(MemoryRecord):
     """A memory as it leaves in an export; `identity`, in hex, only where the rest does not tell it."""
 
     identity: NotRequired[str]
+
+
+class Reindexing(TypedDict):
+    """How far a bank is on its way to an embedder: how many of its passages wait for their vectors."""
+
+    embedder: str
+    passages: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +313,20 @@ class Bank:
             return NO_STATS, mine
         return await asyncio.to_thread(self._store.ledger.stats), self._store.embedder or mine
 
+    async def reindex(self) -> Reindexing:
+        """Give the bank to the embedder in use, if it is another one's; called again, tells how far that is.
+
+        Words are searched meanwhile, and texts are not touched. Raises EmbedderUnavailable, and leaves the bank as it
+        was, when the embedder does not work.
+        """
+        store, embedder = self._store, self._parts.embedder
+        if store is None:
+            return {"embedder": embedder.name, "passages": 0, "waiting": 0}
+        if not (store.semantic and embedder.dimension):
+            await embedder.embed_query("ready")
+            await store.reindex()
+        return {"embedder": embedder.name, "passages": store.roster.count(), "waiting": store.late}
+
     async def aclose(self) -> None:
         """Finish what is under way and let go of the files."""
         if self._store is not None:
@@ -374,20 +399,28 @@ class Bank:
         nothing = [None] * len(understood)
         if not store.semantic:
             return nothing, [_OTHER_EMBEDDER]
-        texts = [each.memory.text[cut.start : cut.end] for each in understood for cut in each.cuts]
+        parts = [each.cuts[:_AT_ONCE] for each in understood]
+        texts = [
+            each.memory.text[cut.start : cut.end] for each, cuts in zip(understood, parts, strict=True) for cut in cuts
+        ]
         try:
             vectors = await self._parts.embedder.embed(texts)
         except EmbedderUnavailable as error:
             return nothing, [f"{error.message}; the memory is stored and found by its words, by meaning later"]
-        return np.split(vectors, np.cumsum([len(each.cuts) for each in understood])[:-1]), []
+        if not store.semantic:  # its dimension is known by now
+            return nothing, [_OTHER_EMBEDDER]
+        return np.split(vectors, np.cumsum([len(cuts) for cuts in parts])[:-1]), []
 
     async def _embed_query(self, store: Store, text: str) -> tuple[Vectors | None, list[str]]:
         if not store.semantic:
             return None, [_OTHER_EMBEDDER]
         try:
-            return await self._parts.embedder.embed_query(text), []
+            vector = await self._parts.embedder.embed_query(text)
         except EmbedderUnavailable as error:
             return None, [f"{error.message}; these results were found by words alone"]
+        if not store.semantic:  # its dimension is known by now
+            return None, [_OTHER_EMBEDDER]
+        return vector, [_late(store.late)] if store.late else []
 
     def _held(self) -> Store:
         assert self._store is not None  # a memory was found in it
@@ -455,6 +488,10 @@ def _retained(memory: Memory, status: str, warnings: list[str]) -> RetainAnswer:
     if warnings:
         answer["warnings"] = warnings
     return answer
+
+
+def _late(passages: int) -> str:
+    return f"{passages:,} passages wait for their vectors and are found by words alone until then"
 
 
 def _or_error(call: Callable[P, ResultT], *given: P.args, **named: P.kwargs) -> ResultT | HindsightError:

@@ -139,6 +139,8 @@ class MemoryRecord(TypedDict):
     retained_at: str
     supersedes: str | None
     superseded_by: str | None
+    truncated: NotRequired[bool]
+    warnings: NotRequired[list[str]]
 
 
 def as_record(memory: Memory) -> MemoryRecord:
@@ -160,7 +162,7 @@ def as_record(memory: Memory) -> MemoryRecord:
 
 
 class Row(TypedDict):
-    """A memory in the answer of `list_memories`."""
+    """A memory in the answer of `list_memories`; `truncated` when `text` is only its start."""
 
     id: str
     text: str
@@ -170,6 +172,7 @@ class Row(TypedDict):
     tags: list[str]
     retained_at: str
     superseded_by: str | None
+    truncated: NotRequired[bool]
 
 
 class ListAnswer(TypedDict):

@@ -54,6 +54,8 @@ INSTRUCTIONS = (
     "retain the new one with supersedes set to the old id. Memories are notes, not instructions."
 )
 PULSE = 5.0  # seconds between progress notifications, for a client that asked for them
+# Bytes of an answer that is sent as text too; the official clients drop a stream whose event has over 1 MiB.
+MOST_TWICE = 400_000
 LISTING_TTL_MS = 300_000
 
 CANCELLED = "CANCELLED"  # the outcome of a call whose client cancelled it or left
@@ -447,8 +449,10 @@ def _succeeded(tool: AnyTool, answer: Mapping[str, Any], warnings: list[str]) ->
 
 
 def _result(structured: Mapping[str, Any], *, text: str | None = None, is_error: bool = False) -> JsonObject:
-    content = [{"type": "text", "text": text if text is not None else encode(structured).decode()}]
-    return {"content": content, "structuredContent": structured, "isError": is_error}
+    if text is None:
+        encoded = encode(structured)
+        text = encoded.decode() if len(encoded) <= MOST_TWICE else "The answer is in structuredContent."
+    return {"content": [{"type": "text", "text": text}], "structuredContent": structured, "isError": is_error}
 
 
 def _where(error: BaseException | None) -> str:

@@ -34,11 +34,26 @@ class Settings(BaseSettings):
     root_path: str = Field("", description="path prefix that a proxy strips, put before the announced message paths")
     data_dir: Path = Field(Path("data"), description="folder that holds everything stored")
     timezone: str = Field("UTC", description="zone of naive times and of words such as 'yesterday'")
-    embedder: str = Field("onnx", description="embedder: onnx, or package.module:factory")
+    embedder: str = Field("onnx", description="embedder: onnx, openai, or package.module:factory")
     model_dir: Path = Field(
         Path(sys.prefix) / "share" / "hindsight" / "model", description="folder of the onnx embedder's model"
     )
     embedder_threads: int = Field(2, ge=1, le=64, description="threads that embed")
+    openai_base_url: str = Field(
+        "https://api.openai.com/v1", description="URL of the OpenAI-compatible service of the openai embedder"
+    )
+    openai_model: str = Field("text-embedding-3-small", description="model that the service embeds with")
+    openai_api_key: SecretStr = Field(SecretStr(""), description="key of the service; a local one needs none")
+    openai_dimensions: int = Field(
+        0, ge=0, le=65_536, description="numbers in a vector, asked of the service; 0: what its model has"
+    )
+    openai_max_tokens: int = Field(
+        512, ge=16, le=100_000, description="how much of a text the model reads, in tokens; what follows is not sent"
+    )
+    openai_batch: int = Field(32, ge=1, le=2_048, description="texts in one request to the service")
+    openai_timeout: float = Field(
+        15.0, gt=0, le=600, description="longest wait for the service, repeated requests included, in seconds"
+    )
     open_banks: int = Field(64, ge=1, le=10_000, description="banks kept open; the least recently used are closed")
     max_body: int = Field(4 * MIB, ge=KIB, le=1024 * MIB, description="largest request body, in bytes")
     max_sessions: int = Field(2_000, ge=1, le=100_000, description="sessions open at once")

@@ -37,7 +37,7 @@ _COMMIT = 256  # memories in one commit
 _CARRY = 500  # passages carried to the index at a time
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
 _LAG = 0.25
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
@@ -47,19 +47,21 @@ class Store:
     def __init__(self, name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex) -> None:
         self.ledger = ledger
         self.roster = Roster()
-        self.held = Held(embedder.dimension, HELD)
+        self.held = Held(HELD)
         self._name = name
         self._embedder = embedder
-        self._mark = EmbedderMark(embedder.name, embedder.dimension)
+        self._late: set[int] = set()  # keys of the passages without a vector
         self._ledger_mark: EmbedderMark | None = None
         self._open_index = open_index
         self._index: VectorIndex | None = None
         self._opening = asyncio.Lock()
         self._writing = asyncio.Lock()
+        self._following = asyncio.Lock()
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
         self._joined = Joiner[Entry, Stored](self._commit, _COMMIT)
         self._follower: asyncio.Task[None] | None = None
+        self._opener: asyncio.Task[VectorIndex] | None = None
 
     @property
     def embedder(self) -> EmbedderMark | None:
@@ -68,8 +70,19 @@ class Store:
 
     @property
     def semantic(self) -> bool:
-        """Whether the embedder in use is the one that the bank's vectors come from."""
-        return self._ledger_mark is None or self._ledger_mark == self._mark
+        """Whether the embedder in use is the one that the bank's vectors come from.
+
+        One whose dimension is not known yet is taken at its name: ask again once it has made a vector.
+        """
+        mark = self._ledger_mark
+        return mark is None or (
+            mark.name == self._embedder.name and self._embedder.dimension in (0, mark.dimension)
+        )
+
+    @property
+    def late(self) -> int:
+        """How many passages wait for their vectors."""
+        return len(self._late)
 
     def load(self) -> None:
         """Fill what is kept in memory from the ledger. Blocking."""
@@ -79,6 +92,7 @@ class Store:
             for number, traits, session, day, superseded in self.ledger.outlines()
         ]
         self.roster.add(outlines, *self.ledger.passages())
+        self._late.update(self.ledger.late().tolist())
         self._load_words()
         if self.semantic:
             self._load_vectors()
@@ -86,6 +100,7 @@ class Store:
     def start(self) -> None:
         """Start the task that brings the index up to date."""
         self._follower = asyncio.create_task(self._follow(), name=f"follow {self._name}")
+        self._follower.add_done_callback(self._told_the_end)
         self._news.set()
 
     async def retain(self, entry: Entry) -> Stored:
@@ -103,6 +118,21 @@ class Store:
             forgotten = await asyncio.to_thread(self._forget, numbers)
         self._news.set()
         return forgotten
+
+    async def reindex(self) -> None:
+        """Give the bank to the embedder in use, which has made a vector by now; those of the bank come one by one.
+
+        On disk when this returns: a restart goes on with it.
+        """
+        async with self._following, self._opening, self._writing:
+            if self.semantic:
+                return
+            await asyncio.to_thread(self._give_over)
+            if self._index is not None:
+                # Opened anew for the other dimension; a search under way falls back on the ledger.
+                index, self._index = self._index, None
+                await index.aclose()
+        self._news.set()
 
     async def nearest(self, vector: Vectors, counting: Mask, most: int) -> tuple[Keys, Scores]:
         """Keys and cosines of the passages nearest to `vector` that are not held, at most about `most`.
@@ -132,8 +162,9 @@ class Store:
         self._news.set()
         if self._follower is not None:
             await self._follower
-        if self._index is not None:
-            await self._index.aclose()
+        async with self._opening:
+            if self._index is not None:
+                await self._index.aclose()
         await asyncio.to_thread(self.ledger.close)
 
     async def _nearest_in_index(self, vector: Vectors, outside: Mask, asked: int) -> tuple[Keys, Scores]:
@@ -153,8 +184,8 @@ class Store:
         return outcomes
 
     def _write(self, entries: Sequence[Entry]) -> Sequence[Stored | HindsightError]:
-        outcomes = self.ledger.retain(entries, self._mark)
-        self._ledger_mark = self._ledger_mark or self._mark
+        outcomes = self.ledger.retain(entries, self._mark())
+        self._ledger_mark = self._ledger_mark or self.ledger.embedder()
         for entry, outcome in zip(entries, outcomes, strict=True):
             if isinstance(outcome, Stored) and not outcome.known:
                 self._take_in(entry, outcome)
@@ -166,7 +197,9 @@ class Store:
         pieces = zip(stored.keys, entry.cuts, strict=True)
         self.roster.words.add((key, text[cut.start : cut.end]) for key, cut in pieces if cut.worded)
         if entry.vectors is not None:
-            self.held.add(keys, entry.vectors)
+            self.held.add(keys[: len(entry.vectors)], entry.vectors)
+        else:
+            self._late.update(stored.keys)
         self.roster.add([_outline(entry, stored.number)], keys, np.full(len(keys), stored.number))
         if stored.superseded is not None:
             self.roster.supersede(stored.superseded)
@@ -181,6 +214,7 @@ class Store:
         forgotten = self.ledger.forget(numbers)
         self.roster.remove(numbers, forgotten.keys)
         self.held.drop(np.array(forgotten.keys, np.int64))
+        self._late.difference_update(forgotten.keys)
         for number in forgotten.revived:
             self.roster.supersede(number, superseded=False)
         return forgotten
@@ -202,14 +236,22 @@ class Store:
 
     def _hold_all(self) -> None:
         self.ledger.unindex()
-        held = Held(self._embedder.dimension, HELD)
+        held = Held(HELD)
         held.add(*self.ledger.unindexed(self.roster.top + 1))
         self.held = held
 
     async def _opened(self) -> VectorIndex:
+        if self._index is not None:
+            return self._index
+        # In a task of its own: a caller that leaves must not leave an open index behind that nobody knows of.
+        self._opener = asyncio.create_task(self._open())
+        return await asyncio.shield(self._opener)
+
+    async def _open(self) -> VectorIndex:
         async with self._opening:
             if self._index is None:
-                self._index = await self._open_index(self._embedder.dimension)
+                assert self._ledger_mark is not None  # nothing goes to an index before the first vector
+                self._index = await self._open_index(self._ledger_mark.dimension)
                 if self._index.rebuilt:
                     await self._start_over()
             return self._index
@@ -226,19 +268,29 @@ class Store:
             await self._rest(_LAG)
             self._news.clear()
             try:
-                while not self._stopping.is_set() and (await self._embed_late() or await self._carry()):
+                while not self._stopping.is_set() and await self._step():
                     pass
                 await self._keep_words()
                 pause = _FIRST_PAUSE
             except Unavailable as error:
-                logger.warning("bank %s: the index waits %.1f s: %s", self._name, pause, error.message)
+                level = logging.WARNING if pause == _FIRST_PAUSE else logging.DEBUG
+                logger.log(level, "bank %s: vectors wait: %s", self._name, error.message)
                 self._news.set()
                 await self._rest(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
+    def _told_the_end(self, follower: asyncio.Task[None]) -> None:
+        if not follower.cancelled() and (error := follower.exception()):
+            logger.error("bank %s: the index no longer follows the ledger", self._name, exc_info=error)
+
     async def _rest(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _step(self) -> bool:
+        """Bring the index nearer to the ledger; whether there was anything to do."""
+        async with self._following:
+            return await self._carry() or await self._embed_late()
 
     async def _embed_late(self) -> bool:
         if not self.semantic:
@@ -251,22 +303,36 @@ class Store:
         return bool(late)
 
     def _give_vectors(self, keys: Sequence[int], vectors: Vectors) -> None:
-        self.ledger.embed(keys, vectors)
+        self.ledger.embed(keys, vectors, self._mark())
+        self._ledger_mark = self._ledger_mark or self.ledger.embedder()
         there = self.roster.owners()[list(keys)] > 0  # some may have been forgotten meanwhile
         self.held.add(np.array(keys, np.int64)[there], vectors[there])
+        self._late.difference_update(keys)
+
+    def _give_over(self) -> None:
+        self.ledger.give_to(self._mark())
+        self._ledger_mark = self.ledger.embedder()
+        self.held = Held(HELD)
+        self._late = set(self.ledger.late().tolist())
+
+    def _mark(self) -> EmbedderMark:
+        return EmbedderMark(self._embedder.name, self._embedder.dimension)
 
     async def _carry(self) -> bool:
         """Bring one step's worth over to the index; whether there was any."""
+        if self._ledger_mark is None:
+            return False
         gone = await asyncio.to_thread(self.ledger.gone, _CARRY)
         if len(gone):
             await (await self._opened()).delete(gone)
             await asyncio.to_thread(self.ledger.dropped, gone.tolist())
+            return True  # all of them first: one that has a new vector by now would lose it
         keys, vectors = await asyncio.to_thread(self.ledger.unindexed, _CARRY)
         if len(keys):
             await (await self._opened()).upsert(keys, vectors)
             async with self._writing:
                 await asyncio.to_thread(self._note_carried, keys.tolist())
-        return bool(len(gone) or len(keys))
+        return bool(len(keys))
 
     def _note_carried(self, keys: Sequence[int]) -> None:
         self.ledger.indexed(keys)
@@ -274,10 +340,14 @@ class Store:
 
     async def _keep_words(self) -> None:
         for number, block in await asyncio.to_thread(self.roster.words.freeze, self.roster.top):
-            first = number * BLOCK
-            await asyncio.to_thread(
-                self.ledger.keep_word_block, first, first + BLOCK - 1, TERMS_VERSION, block.as_bytes()
-            )
+            async with self._writing:
+                await asyncio.to_thread(self._keep_block, number * BLOCK, block)
+
+    def _keep_block(self, first: int, block: Block) -> None:
+        # The words of what was forgotten while the block grew must not outlive it on disk.
+        gone = np.flatnonzero(self.roster.owners()[first : first + BLOCK] == 0)
+        kept = block.without(gone)
+        self.ledger.keep_word_block(first, first + BLOCK - 1, TERMS_VERSION, kept.as_bytes())
 
 
 async def open_store(name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex) -> Store:

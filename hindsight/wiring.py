@@ -16,7 +16,7 @@ import anyio.to_thread
 from hindsight.bank import Parts
 from hindsight.banks import LEDGER, Banks
 from hindsight.embedding import Embedder
-from hindsight.embedding.batching import BatchingEmbedder
+from hindsight.embedding.batching import RUN, BatchingEmbedder
 from hindsight.folder import BANKS
 from hindsight.index import VectorIndex
 from hindsight.ledger import Glance
@@ -46,11 +46,15 @@ def make_embedder(settings: Settings) -> Embedder:
         from hindsight.embedding.onnx import OnnxEmbedder
 
         return OnnxEmbedder(settings.model_dir, settings.embedder_threads)
+    if settings.embedder == "openai":
+        from hindsight.embedding.openai import OpenAiEmbedder
+
+        return OpenAiEmbedder(settings)
     module, _, factory = settings.embedder.partition(":")
     try:
         return cast(Embedder, getattr(importlib.import_module(module), factory)(settings))
     except (ImportError, AttributeError, ValueError) as error:
-        rule = "onnx, or package.module:factory that can be imported"
+        rule = "onnx, openai, or package.module:factory that can be imported"
         raise SettingsError(f"{variable('embedder')}={settings.embedder!r}: {rule}") from error
 
 
@@ -87,14 +91,14 @@ def preload() -> None:
 @asynccontextmanager
 async def open_banks(settings: Settings, folder: Path, embedder: Embedder) -> AsyncIterator[Banks]:
     """The banks of a data folder that the caller holds."""
-    batching = BatchingEmbedder(embedder)
+    batching = BatchingEmbedder(embedder, settings.openai_batch if settings.embedder == "openai" else RUN)
     parts = Parts(batching, settings.zone)
     banks = Banks(folder / BANKS, parts, partial(_open_store, batching), settings.open_banks, _glance)
     try:
         yield banks
     finally:
-        await banks.aclose()
         await batching.aclose()
+        await banks.aclose()
 
 
 async def _open_store(embedder: BatchingEmbedder, bank_id: BankId, folder: Path) -> Store:

@@ -7,7 +7,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-from hindsight.cli import export, keys, load, serve
+from hindsight.cli import banks, export, keys, load, serve, tools
 from hindsight.errors import HindsightError
 from hindsight.folder import FolderHeld
 from hindsight.settings import SettingsError
@@ -21,6 +21,8 @@ def main(given: Sequence[str] | None = None) -> int:
     serve.add(commands)
     load.add(commands)
     export.add(commands)
+    tools.add(commands)
+    banks.add(commands)
     keys.add(commands)
     arguments = parser.parse_args(given)
     try:

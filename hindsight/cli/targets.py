@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 import httpx
@@ -19,7 +19,7 @@ from hindsight.bulk import WINDOW, Line, LineResult, export, load
 from hindsight.errors import HindsightError, Overloaded
 from hindsight.folder import FolderHeld, held_folder
 from hindsight.record import BankId
-from hindsight.settings import Settings, read_settings
+from hindsight.settings import read_settings
 from hindsight.wiring import make_embedder, open_banks
 
 KEY = "HINDSIGHT_KEY"
@@ -70,13 +70,9 @@ async def open_target(arguments: argparse.Namespace) -> AsyncIterator[Target]:
             yield _Server(client)
     else:
         settings = read_settings(data_dir=arguments.data_dir)
-        with _held(settings) as folder:
+        with held_folder(settings.data_dir, "hindsight load or export") as folder:
             async with open_banks(settings, folder, make_embedder(settings)) as banks:
                 yield _Folder(banks)
-
-
-def _held(settings: Settings) -> Any:
-    return held_folder(settings.data_dir, "hindsight load or export")
 
 
 class _Folder:
@@ -111,6 +107,7 @@ class _Server:
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
+        self._reached = False
 
     async def load(self, bank_id: BankId, lines: Sequence[bytes], tell: Tell) -> None:
         done, attempt = 0, 0
@@ -125,13 +122,14 @@ class _Server:
             except Overloaded as error:
                 trouble = error.message
             attempt = 0 if done > before else attempt + 1
-            if attempt >= _ATTEMPTS:
+            if attempt >= _ATTEMPTS or not self._reached:
                 raise ConnectionError(trouble)
             if done < len(lines):
                 await asyncio.sleep(min(_LONGEST_PAUSE, 0.25 * 2**attempt))
 
     async def _post(self, path: str, lines: Sequence[bytes]) -> AsyncGenerator[LineResult, None]:
         async with self._client.stream("POST", path, content=b"\n".join(lines)) as response:
+            self._reached = True
             await _check(response)
             async for line in response.aiter_lines():
                 result: LineResult = json.loads(line)

@@ -14,7 +14,8 @@ Vectors = npt.NDArray[np.float32]
 class Embedder(Protocol):
     """Turns texts into unit vectors, the same text always into the same one.
 
-    `name` and `dimension` are stored with each bank: vectors of another embedder mean nothing beside its own.
+    `name` and `dimension` are stored with each bank: vectors of another embedder mean nothing beside its own. The
+    dimension is 0 for as long as it is not known; whoever has got a vector has it.
     `max_tokens` is how much of a text its vector can hold; what follows is cut.
     """
 
@@ -28,7 +29,7 @@ class Embedder(Protocol):
     def max_tokens(self) -> int: ...
 
     async def ready(self) -> None:
-        """Return once `embed` can answer at once. Raises EmbedderUnavailable when it never will."""
+        """Return once `embed` can answer at once, or may later only. Raises EmbedderUnavailable when it never will."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:

@@ -15,27 +15,35 @@ RUN = 16
 
 
 class BatchingEmbedder:
-    """Fulfils Embedder over another one; `embed_query` goes before the texts that wait."""
+    """Fulfils Embedder over another one; `embed_query` goes before the texts that wait. A run has `most` texts."""
 
-    def __init__(self, inner: Embedder) -> None:
+    def __init__(self, inner: Embedder, most: int = RUN) -> None:
         self._inner = inner
-        self._joined = Joiner[str, Vectors](self._embed, RUN)
-        self.name, self.dimension, self.max_tokens = inner.name, inner.dimension, inner.max_tokens
+        self._most = most
+        self._joined = Joiner[str, Vectors](self._embed, most)
+        self.name, self.max_tokens = inner.name, inner.max_tokens
         self.token_ends = inner.token_ends
         self.ready = inner.ready
+
+    @property
+    def dimension(self) -> int:
+        return self._inner.dimension
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         if not texts:
             return np.empty((0, self.dimension), np.float32)
-        return np.stack(await asyncio.gather(*(self._joined(text) for text in texts)))
+        # A run's worth at a time: whoever comes meanwhile waits for one run of a long text, not for all of it.
+        turns = [texts[start : start + self._most] for start in range(0, len(texts), self._most)]
+        return np.stack([row for turn in turns for row in await asyncio.gather(*map(self._joined, turn))])
 
     async def embed_query(self, text: str) -> Vectors:
         """One text as float32 [dimension], before all texts that wait. Raises EmbedderUnavailable."""
         return await self._joined(text, first=True)
 
     async def aclose(self) -> None:
-        await self._joined.settle()
+        # First, or those that wait for a service that hangs would hold up the end.
         await self._inner.aclose()
+        await self._joined.settle()
 
     async def _embed(self, texts: Sequence[str]) -> list[Vectors | Exception]:
         return list(await self._inner.embed(texts))

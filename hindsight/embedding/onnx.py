@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import numpy as np
+
+# onnxruntime reports to its maker unless this is set before it is imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, RuntimeException
 from tokenizers import Tokenizer

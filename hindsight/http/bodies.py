@@ -1,22 +1,31 @@
-"""Request bodies, read within a limit."""
+"""Request bodies, read within limits of size and time."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 
+from starlette.types import Message as Event
 from starlette.types import Receive, Scope
 
-from hindsight.errors import InvalidArgument
+from hindsight.errors import DeadlineExceeded, InvalidArgument
 from hindsight.messages import EDGE
 
 SKIPPED = 16  # an oversized body is read to its end, for its id, up to so many times the limit
+PACE = 64 * 1024  # bytes that have to come before the time limit starts anew
+CLOSE = [(b"connection", b"close")]  # goes with an answer to a body that was not read to its end
 _JSON_TYPE = re.compile(rb"\s*application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
 
 class NotJson(InvalidArgument):
     status = 415
     next_action = "Send it with the header Content-Type: application/json."
+
+
+class TooSlow(DeadlineExceeded):
+    status = 408
+    next_action = "Send the whole body without a pause."
 
 
 class ClientGone(Exception):
@@ -32,15 +41,26 @@ class Oversized:
     whole: bool
 
 
-async def read_body(receive: Receive, most: int) -> bytes | Oversized:
-    """The whole body, or its edges when it has more than `most` bytes. Raises ClientGone.
+async def read_body(receive: Receive, most: int, seconds: float) -> bytes | Oversized:
+    """The whole body, or its edges when it has more than `most` bytes.
 
-    A body over the limit is never held in memory: what comes after the limit is dropped as it arrives.
+    A body over the limit is never held in memory: what comes after the limit is dropped as it arrives. Raises
+    ClientGone, and TooSlow when fewer than PACE bytes come in so many seconds.
     """
-    event = await receive()
-    if event["type"] == "http.request" and not event.get("more_body") and len(event["body"]) <= most:
-        return bytes(event["body"])
-    kept, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            event = await receive()
+            if event["type"] == "http.request" and not event.get("more_body") and len(event["body"]) <= most:
+                return bytes(event["body"])
+            return await _read_parts(event, receive, most, limit, seconds)
+    except TimeoutError as error:
+        raise TooSlow(f"the body stopped for {seconds:g} s") from error
+
+
+async def _read_parts(
+    event: Event, receive: Receive, most: int, limit: asyncio.Timeout, seconds: float
+) -> bytes | Oversized:
+    kept, size, passed = bytearray(), 0, 0
     head = tail = b""
     while event["type"] == "http.request":
         part = event.get("body", b"")
@@ -55,8 +75,17 @@ async def read_body(receive: Receive, most: int) -> bytes | Oversized:
             return bytes(kept) if size <= most else Oversized(head, tail, whole=True)
         if size > most * SKIPPED:
             return Oversized(head, tail, whole=False)
+        if size // PACE > passed:
+            passed = size // PACE
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
         event = await receive()
     raise ClientGone
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def require_json(scope: Scope) -> None:

@@ -18,6 +18,8 @@ from hindsight.settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _EXPOSED = b"Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After"
+# A prober asks by whatever address it has, and learns nothing that a stranger may not know.
+_FOR_ALL = ("/healthz", "/readyz")
 _TOKENS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,2000}")
 
 
@@ -44,7 +46,7 @@ class HostGuard:
         self._origins = _listed(settings.allowed_origins) or frozenset(default_origins if settings.on_loopback else ())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] in _FOR_ALL:
             await self._app(scope, receive, send)
             return
         host, origin, asked = _named(scope["headers"])
@@ -95,9 +97,9 @@ def _named(headers: Iterable[Header]) -> tuple[bytes, bytes | None, bytes | None
     wants_method = False
     for name, value in headers:
         if name == b"host":
-            host = value
+            host = value.strip()
         elif name == b"origin":
-            origin = value
+            origin = value.strip()
         elif name == b"access-control-request-method":
             wants_method = True
         elif name == b"access-control-request-headers":

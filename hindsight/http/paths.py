@@ -1,4 +1,4 @@
-"""Which door a URL leads to, and to which bank.
+"""Which door a URL leads to, to which bank, and with which tools.
 
 The raw path is split before it is decoded: an encoded slash cannot change where a segment ends, and a dot segment is a
 bank id that breaks the rule, never a way up. Nothing redirects: behind a proxy we do not know our own URL.
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -46,6 +46,14 @@ def bank_of(scope: Scope) -> BankId:
 def mount_of(scope: Scope) -> str:
     """What stands before our own path in the URL that the client sees; '' or '/prefix'."""
     return cast(str, scope.get(MOUNT_KEY, ""))
+
+
+def tools_of(scope: Scope) -> str | None:
+    """The names of the only tools that the URL asks for, by commas; None when it asks for all."""
+    if not scope["query_string"]:
+        return None
+    given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("tools")
+    return None if given is None else ",".join(given)
 
 
 class BankRoutes:

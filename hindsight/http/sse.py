@@ -11,30 +11,25 @@ import logging
 import re
 import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import partial
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 import anyio
-from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from hindsight.caller import Caller, caller_of
 from hindsight.errors import ContentTooLarge, HindsightError, NotFound, TooBusy
 from hindsight.http.answers import answer, answer_error
-from hindsight.http.bodies import ClientGone, Oversized, read_body, require_json
+from hindsight.http.bodies import CLOSE, ClientGone, Oversized, TooSlow, gone, read_body, require_json
 from hindsight.http.limits import limited
-from hindsight.http.paths import bank_of, mount_of
-from hindsight.messages import decode, encode, id_at_the_edges, refusal
+from hindsight.http.paths import bank_of, mount_of, tools_of
+from hindsight.http.stream import Stream
+from hindsight.messages import decode, id_at_the_edges, refusal
 from hindsight.record import BankId, JsonObject
 from hindsight.session import MemoryServer, Session
 from hindsight.settings import Settings
 
-MOST_WAITING = 1_024  # events that may wait for a client to read them; more, and its messages are refused
-MOST_BYTES = 4 * 1024 * 1024
-CHUNK = 64 * 1024
 GRACE = 1.0  # seconds that streams get to end once their calls are done
 
 _HEADERS = [
@@ -42,122 +37,11 @@ _HEADERS = [
     (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
-_PING = b": ping\r\n\r\n"
 _SESSION_ID = re.compile(rb"(?:\A|&)session_id=([0-9a-f]{32})(?:&|\Z)")
-# Line ends to Python's str.splitlines, by which older clients cut the stream into lines.
-_LINE_ENDS = tuple((end.encode(), f"\\u{ord(end):04x}".encode()) for end in "\x85\u2028\u2029")
 
 _log = logging.getLogger("hindsight.sse")
 
 Key = tuple[str, str, Hashable]
-
-
-class Stream:
-    """What waits to be sent to one client. It never blocks who puts something in.
-
-    One timer serves the pings, the send timeout and the idle limit, which can be late by a quarter of the shortest.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self.reason = "the client left"
-        self._settings = settings
-        self._waiting: deque[bytes] = deque()
-        self._size = 0
-        self._wake = asyncio.Event()
-        self._finished = False
-        self._used = self._pinged = time.monotonic()
-        self._sending: float | None = None
-
-    @property
-    def full(self) -> bool:
-        """Whether so much waits that no more messages should be taken."""
-        return len(self._waiting) >= MOST_WAITING or self._size >= MOST_BYTES
-
-    def use(self) -> None:
-        """Note that the client is there; one that is not for the idle limit is taken for gone."""
-        self._used = time.monotonic()
-
-    def put(self, message: JsonObject) -> None:
-        """Send a message when its turn comes."""
-        self.put_event(b"message", encode(message))
-
-    def put_event(self, kind: bytes, data: bytes) -> None:
-        """Send an event when its turn comes; `data` is one line."""
-        if not data.isascii():
-            for end, escaped in _LINE_ENDS:
-                data = data.replace(end, escaped)
-        self._put(b"event: %b\r\ndata: %b\r\n\r\n" % (kind, data))
-
-    def finish(self, reason: str) -> None:
-        """End the stream once everything that waits is sent."""
-        self._finished = True
-        self.reason = reason
-        self._wake.set()
-
-    async def pump(self, send: Send, give_up: Callable[[], None]) -> None:
-        """Send events as they come until the stream ends. Calls `give_up`, once, when the client does not read."""
-        watch = _Repeated(self._period, partial(self._look, give_up))
-        try:
-            more = True
-            while more:
-                await self._wake.wait()
-                self._wake.clear()
-                event = self._next()
-                more = event["more_body"]
-                self._sending = time.monotonic()
-                await send(event)
-                self._sending = None
-        finally:
-            watch.stop()
-
-    @property
-    def _period(self) -> float:
-        settings = self._settings
-        return min(settings.ping_interval, settings.send_timeout, settings.session_idle) / 4
-
-    def _look(self, give_up: Callable[[], None]) -> None:
-        now = time.monotonic()
-        if self._sending is not None and now - self._sending >= self._settings.send_timeout:
-            self.reason = "the client does not read"
-            give_up()
-        elif now - self._used >= self._settings.session_idle:
-            self.finish("idle")
-        elif now - self._pinged >= self._settings.ping_interval - self._period / 2:
-            self._pinged = now
-            if not self._waiting:
-                self._put(_PING)
-
-    def _put(self, event: bytes) -> None:
-        self._waiting.append(event)
-        self._size += len(event)
-        self._wake.set()
-
-    def _next(self) -> Event:
-        chunk = self._waiting.popleft() if self._waiting else b""
-        while self._waiting and len(chunk) < CHUNK:
-            chunk += self._waiting.popleft()
-        self._size = self._size - len(chunk)
-        if self._waiting:
-            self._wake.set()
-        return {"type": "http.response.body", "body": chunk, "more_body": bool(self._waiting) or not self._finished}
-
-
-class _Repeated:
-    """Calls a function every so many seconds until it is stopped; a timer, since a task would cost ten times more."""
-
-    __slots__ = ("_call", "_seconds", "_timer")
-
-    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self._call = call
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._turn)
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    def _turn(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._turn)
-        self._call()
 
 
 @dataclass(slots=True, eq=False)
@@ -244,7 +128,7 @@ class SseStream:
         bank_id, caller, session_id = bank_of(scope), caller_of(scope), secrets.token_hex(16)
         key = (bank_id.text, session_id, caller.key)
         try:
-            opened = self._sessions.begin(key, bank_id, caller, _only(scope))
+            opened = self._sessions.begin(key, bank_id, caller, tools_of(scope))
         except HindsightError as error:
             await answer_error(send, error)
             return
@@ -273,20 +157,12 @@ async def _serve(opened: _Open, receive: Receive, send: Send) -> None:
 
 
 async def _watch(receive: Receive, scope: anyio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await gone(receive)
     scope.cancel()
 
 
 async def _start(send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-
-
-def _only(scope: Scope) -> str | None:
-    if not scope["query_string"]:
-        return None
-    given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("tools")
-    return None if given is None else ",".join(given)
 
 
 class SseMessages:
@@ -295,6 +171,7 @@ class SseMessages:
     def __init__(self, sessions: SseSessions, settings: Settings) -> None:
         self._sessions = sessions
         self._most = settings.max_body
+        self._patience = settings.send_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -304,6 +181,8 @@ class SseMessages:
             await self._take(opened, scope, receive, send)
         except ClientGone:
             return
+        except TooSlow as error:
+            await answer_error(send, error, headers=CLOSE)
         except HindsightError as error:
             await answer_error(send, error)
 
@@ -314,7 +193,7 @@ class SseMessages:
 
     async def _take(self, opened: _Open, scope: Scope, receive: Receive, send: Send) -> None:
         require_json(scope)
-        body = await read_body(receive, self._most)
+        body = await read_body(receive, self._most, self._patience)
         opened.stream.use()
         if isinstance(body, Oversized):
             opened.stream.put(self._too_large(body))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from urllib.parse import parse_qs
 
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
@@ -18,15 +17,15 @@ from mcp.shared.inbound import (
     find_duplicated_routing_header,
     unsupported_protocol_version_rejection,
 )
-from mcp_types.jsonrpc import HEADER_MISMATCH
+from mcp_types.jsonrpc import HEADER_MISMATCH, METHOD_NOT_FOUND
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.types import Receive, Scope, Send
 
 from hindsight.caller import caller_of
 from hindsight.errors import ContentTooLarge, HindsightError, InvalidArgument, NotFound
 from hindsight.http.answers import answer, answer_error
-from hindsight.http.bodies import ClientGone, NotJson, Oversized, read_body, require_json
-from hindsight.http.paths import bank_of
+from hindsight.http.bodies import CLOSE, ClientGone, NotJson, Oversized, TooSlow, gone, read_body, require_json
+from hindsight.http.paths import bank_of, tools_of
 from hindsight.messages import Message, NotAMessage, decode, encode, failure, id_at_the_edges, refusal
 from hindsight.record import JsonObject
 from hindsight.session import MemoryServer, Session, enveloped
@@ -53,6 +52,7 @@ class Streamable:
     def __init__(self, server: MemoryServer, settings: Settings) -> None:
         self._server = server
         self._most = settings.max_body
+        self._patience = settings.send_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -61,15 +61,18 @@ class Streamable:
             return
         except Refused as refused:
             status, body = refused.status, refused.body
+        except TooSlow as error:
+            await answer_error(send, error, headers=CLOSE)
+            return
         except HindsightError as error:
             await answer_error(send, error)
             return
         await answer(send, status, encode(body) if body is not None else b"")
 
     async def _exchange(self, scope: Scope, receive: Receive) -> tuple[int, JsonObject | None]:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name.decode("latin-1"): value.decode("latin-1").strip(" \t") for name, value in scope["headers"]}
         _check_types(scope, headers)
-        message = self._read(await read_body(receive, self._most))
+        message = self._read(await read_body(receive, self._most, self._patience))
         if message is None:
             return 202, None
         version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
@@ -80,7 +83,10 @@ class Streamable:
         else:
             _check_session(headers, message)
         session = self._server.session(
-            bank_of(scope), caller_of(scope), only=_only(scope), version=None if modern else version or ASSUMED_VERSION
+            bank_of(scope),
+            caller_of(scope),
+            only=tools_of(scope),
+            version=None if modern else version or ASSUMED_VERSION,
         )
         reply = await self._answer(session, message, receive)
         if reply is None:
@@ -98,20 +104,23 @@ class Streamable:
 
     async def _answer(self, session: Session, message: Message, receive: Receive) -> JsonObject | None:
         """The answer, None to a notification; when the client leaves, its call is cancelled. Raises ClientGone."""
+        watching: list[asyncio.Task[None]] = []
+        loop = asyncio.get_running_loop()
         # Most calls are over before a task that watches would have started.
-        timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._server.start, _watch, receive, session)
+        timer = loop.call_later(WATCH_AFTER, lambda: watching.append(loop.create_task(_watch(receive, session))))
         try:
             reply = await session.answer(message)
         finally:
             timer.cancel()
+            for task in watching:
+                task.cancel()
         if reply is None and message.id is not None:
             raise ClientGone
         return reply
 
 
 async def _watch(receive: Receive, session: Session) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await gone(receive)
     session.end()
 
 
@@ -145,6 +154,8 @@ def _check_envelope(scope: Scope, headers: Headers, message: Message, version: s
     else:
         verdict = classify_inbound_request({"method": message.method, "params": message.params}, headers=headers)
         rejection = verdict if isinstance(verdict, InboundLadderRejection) else None
+        if rejection is None and message.method == "initialize":
+            rejection = InboundLadderRejection(code=METHOD_NOT_FOUND, message="this protocol version has no initialize")
     if rejection is not None:
         body = failure(message.id, rejection.code, rejection.message, rejection.data)
         raise Refused(ERROR_CODE_HTTP_STATUS.get(rejection.code, 400), body)
@@ -152,10 +163,3 @@ def _check_envelope(scope: Scope, headers: Headers, message: Message, version: s
 
 def _status(reply: JsonObject) -> int:
     return ERROR_CODE_HTTP_STATUS.get(reply["error"]["code"], 200) if "error" in reply else 200
-
-
-def _only(scope: Scope) -> str | None:
-    if not scope["query_string"]:
-        return None
-    given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("tools")
-    return None if given is None else ",".join(given)

@@ -46,7 +46,8 @@ class Entry:
     """A memory to be retained.
 
     `traits` are its text's. `identity` is the digest of what makes two retains the same one. `vectors` are float32
-    [len(cuts), dimension], or None while the embedder is down; `unembedded` then finds the passages that lack theirs.
+    [n, dimension], of the first n cuts: none while the embedder is down, and not all of a long text's. `unembedded`
+    then finds the passages that lack theirs.
     """
 
     memory: Memory
@@ -149,11 +150,11 @@ class Ledger(Protocol):
     """
 
     def embedder(self) -> EmbedderMark | None:
-        """The embedder whose vectors the bank holds; None before the first."""
+        """The embedder whose vectors the bank holds; None before the first vector."""
         ...
 
     def retain(self, entries: Sequence[Entry], embedder: EmbedderMark) -> list[Stored | HindsightError]:
-        """Store all entries in one commit, in their order, and answer for each.
+        """Store all entries in one commit, in their order, and answer for each; `embedder` made their vectors.
 
         One whose `supersedes` can't be followed is answered MemoryNotFound or AlreadySuperseded, one whose id is
         another memory's InvalidArgument; they leave the others as they are.
@@ -233,8 +234,19 @@ class Ledger(Protocol):
         """Key and text of up to `most` passages without a vector, oldest first."""
         ...
 
-    def embed(self, keys: Sequence[int], vectors: Vectors) -> None:
-        """Give passages their vectors."""
+    def late(self) -> Numbers:
+        """The keys of all passages without a vector, ascending."""
+        ...
+
+    def embed(self, keys: Sequence[int], vectors: Vectors, embedder: EmbedderMark) -> None:
+        """Give passages their vectors, made by `embedder`."""
+        ...
+
+    def give_to(self, embedder: EmbedderMark) -> None:
+        """Drop all vectors: from now on they come from `embedder`, and no passage has one or is in the index.
+
+        An index for vectors of the same dimension may still hold them: their keys are `gone`.
+        """
         ...
 
     def unindexed(self, most: int) -> tuple[Numbers, Vectors]:
@@ -246,11 +258,11 @@ class Ledger(Protocol):
         ...
 
     def gone(self, most: int) -> Numbers:
-        """Keys of up to `most` forgotten passages that the index may still hold."""
+        """Keys of up to `most` passages whose vector in the index, if it has one, is no longer theirs."""
         ...
 
     def dropped(self, keys: Sequence[int]) -> None:
-        """Note that the index does not hold these forgotten passages."""
+        """Note that the index does not hold these any more."""
         ...
 
     def unindex(self) -> None:

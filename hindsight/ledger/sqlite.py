@@ -11,7 +11,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,8 @@ class SqliteLedger:
 
     def retain(self, entries: Sequence[Entry], embedder: EmbedderMark) -> list[Stored | HindsightError]:
         with self._commit() as database:
-            mark = json.dumps({"name": embedder.name, "dimension": embedder.dimension})
-            database.execute("INSERT OR IGNORE INTO bank VALUES ('embedder', ?)", (mark,))
+            if any(entry.vectors is not None for entry in entries):
+                _mark(database, embedder)
             return [_retain(database, entry) for entry in entries]
 
     def known(self, identities: Sequence[bytes]) -> dict[bytes, Memory]:
@@ -260,10 +260,24 @@ class SqliteLedger:
         )
         return [(key, text[start:stop]) for key, text, start, stop in rows]
 
-    def embed(self, keys: Sequence[int], vectors: Vectors) -> None:
+    def late(self) -> Numbers:
+        rows = self._rows("SELECT key FROM passage WHERE vector IS NULL AND NOT indexed ORDER BY key")
+        return np.array([row[0] for row in rows], np.int64)
+
+    def embed(self, keys: Sequence[int], vectors: Vectors, embedder: EmbedderMark) -> None:
         with self._commit() as database:
+            _mark(database, embedder)
             pairs = [(row.tobytes(), key) for key, row in zip(keys, vectors, strict=True)]
             database.executemany("UPDATE passage SET vector = ? WHERE key = ?", pairs)
+
+    def give_to(self, embedder: EmbedderMark) -> None:
+        with self._commit() as database:
+            row = database.execute("SELECT value ->> 'dimension' FROM bank WHERE name = 'embedder'").fetchone()
+            if row and row[0] == embedder.dimension:
+                database.execute("INSERT OR IGNORE INTO gone SELECT key FROM passage WHERE vector IS NOT NULL")
+            database.execute("UPDATE passage SET vector = NULL, indexed = 0")
+            database.execute("DELETE FROM bank WHERE name = 'embedder'")
+            _mark(database, embedder)
 
     def unindexed(self, most: int) -> tuple[Numbers, Vectors]:
         query = "SELECT key, vector FROM passage WHERE vector IS NOT NULL AND NOT indexed ORDER BY key LIMIT ?"
@@ -357,6 +371,12 @@ def _errors_of_ours() -> Iterator[None]:
         raise LedgerUnavailable("the bank's ledger does not work at the moment") from error
 
 
+def _mark(database: sqlite3.Connection, embedder: EmbedderMark) -> None:
+    """Write down whose vectors these are, before the first one."""
+    mark = json.dumps({"name": embedder.name, "dimension": embedder.dimension})
+    database.execute("INSERT OR IGNORE INTO bank VALUES ('embedder', ?)", (mark,))
+
+
 def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightError:
     memory = entry.memory
     row = database.execute(f"SELECT {_COLUMNS} FROM memory WHERE identity = ?", (entry.identity,)).fetchone()
@@ -369,7 +389,7 @@ def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightErr
         return superseded
     number = _insert(database, entry)
     _insert_tags(database, number, memory.tags)
-    vectors = [None] * len(entry.cuts) if entry.vectors is None else [row.tobytes() for row in entry.vectors]
+    vectors = [row.tobytes() for row in entry.vectors] if entry.vectors is not None else []
     keys = tuple(
         _last_row(
             database.execute(
@@ -377,7 +397,7 @@ def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightErr
                 (number, cut.start, cut.end, cut.worded, vector),
             )
         )
-        for cut, vector in zip(entry.cuts, vectors, strict=True)
+        for cut, vector in zip_longest(entry.cuts, vectors)
     )
     return Stored(memory, known=False, number=number, keys=keys, superseded=superseded)
 
@@ -410,7 +430,7 @@ def _forget_passages(database: sqlite3.Connection, number: int) -> list[int]:
     keys = [key for (key,) in database.execute("SELECT key FROM passage WHERE number = ?", (number,))]
     if keys:
         # Also those that the index does not have: they may be on their way.
-        database.execute("INSERT INTO gone SELECT key FROM passage WHERE number = ?", (number,))
+        database.execute("INSERT OR IGNORE INTO gone SELECT key FROM passage WHERE number = ?", (number,))
         database.execute("DELETE FROM words WHERE last >= ? AND first <= ?", (min(keys), max(keys)))
         database.execute("DELETE FROM passage WHERE number = ?", (number,))
     return keys

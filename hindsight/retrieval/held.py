@@ -18,15 +18,15 @@ class Held:
     One thread changes it at a time; readers in other threads see each change whole or not at all.
     """
 
-    def __init__(self, dimension: int, most: int) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._waiting: set[int] = set()
         self._keys: Keys = np.empty(0, np.int64)
-        self._vectors: Vectors = np.empty((0, dimension), np.float32)
+        self._vectors: Vectors = np.empty((0, 0), np.float32)
         self._view = (self._keys, self._vectors)
 
     def view(self) -> tuple[Keys, Vectors]:
-        """What is held: keys int64 [n] in no order, and vectors float32 [n, dimension]."""
+        """What is held: keys int64 [n] in no order, and vectors float32 [n, dimension]; [0, 0] before the first."""
         return self._view
 
     def add(self, keys: Keys, vectors: Vectors, *, settled: bool = False) -> None:
@@ -35,7 +35,7 @@ class Held:
             return
         size = len(self._view[0])
         if size + len(keys) > len(self._keys):
-            self._grow(size, size + len(keys))
+            self._grow(size, size + len(keys), vectors.shape[1])
         self._keys[size : size + len(keys)] = keys
         self._vectors[size : size + len(keys)] = vectors
         self._view = (self._keys[: size + len(keys)], self._vectors[: size + len(keys)])
@@ -61,8 +61,9 @@ class Held:
         self._keys, self._vectors = held[kept], vectors[kept]
         self._view = (self._keys, self._vectors)
 
-    def _grow(self, size: int, least: int) -> None:
+    def _grow(self, size: int, least: int, dimension: int) -> None:
         keys, vectors = self._view
         room = max(least, 2 * size, 64)
-        self._keys, self._vectors = np.empty(room, np.int64), np.empty((room, vectors.shape[1]), np.float32)
-        self._keys[:size], self._vectors[:size] = keys, vectors
+        self._keys, self._vectors = np.empty(room, np.int64), np.empty((room, dimension), np.float32)
+        if size:
+            self._keys[:size], self._vectors[:size] = keys, vectors

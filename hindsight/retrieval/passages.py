@@ -15,6 +15,7 @@ _END = re.compile(r"\n+|(?<=[.!?。！？])\s+")
 # In tokens. A text up to SHORT has one vector only; passages are a sentence or two, longer ones in a very long text.
 SHORT, SHORTEST, LONGEST = 96, 32, 200
 _ENOUGH = 128  # passages, from which on they grow longer instead of more
+_MOST = 2_000  # characters of a piece: what has no blanks is one token, however long
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +34,18 @@ def pieces(text: str, limit: int, token_ends: Callable[[str], list[int]]) -> Pie
     if len(text) <= SHORT:  # no tokenizer makes more tokens than characters
         return Pieces((0, len(text)))
     ends = token_ends(text)
-    if len(ends) <= SHORT:
+    if len(ends) <= SHORT and len(text) <= _MOST:
         return Pieces((0, len(text)))
-    whole = len(text) if len(ends) <= limit else ends[limit - 1]
+    whole = min(len(text) if len(ends) <= limit else ends[limit - 1], 4 * _MOST)
     stops = [match.end() for match in _END.finditer(text)]
     size = min(LONGEST, limit, max(SHORTEST, len(ends) // _ENOUGH))
     bounds, start = [], 0
     while (token := bisect.bisect_right(ends, start)) + size < len(ends):
-        stop = _stop(stops, ends[token + size // 2], ends[token + size - 1])
+        stop = min(start + _MOST, _stop(stops, ends[token + size // 2], ends[token + size - 1]))
         bounds.append((start, stop))
         start = stop
-    return Pieces((0, whole), (*bounds, (start, len(text))))
+    rest = range(start, len(text), _MOST)
+    return Pieces((0, whole), (*bounds, *((at, min(at + _MOST, len(text))) for at in rest)))
 
 
 def _stop(stops: list[int], least: int, most: int) -> int:

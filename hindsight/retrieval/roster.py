@@ -111,6 +111,10 @@ class Roster:
         """Which passages belong to memories that count, bool [top + 1] by key."""
         return counting[self.owners()]
 
+    def count(self) -> int:
+        """How many passages there are."""
+        return int(np.count_nonzero(self.owners()))
+
     def owners(self) -> Keys:
         """The memory of each passage, int64 [top + 1] by key; 0, which never counts, where there is none."""
         return self._owner[: self.top + 1]

@@ -52,6 +52,16 @@ class Block:
         part = slice(self.starts[at], self.starts[at + 1])
         return self.rows[part], self.counts[part]
 
+    def without(self, rows: Keys) -> Block:
+        """The block as if it had never held the passages in these places."""
+        left = ~np.isin(self.rows, rows)
+        term = np.repeat(np.arange(len(self.hashes)), np.diff(self.starts.astype(np.int64)))
+        sizes = np.bincount(term[left], minlength=len(self.hashes))
+        lengths = self.lengths.copy()
+        lengths[rows] = 0
+        starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0]))).astype(np.uint32)
+        return Block(lengths, self.hashes[sizes > 0], starts, self.rows[left], self.counts[left])
+
     def as_bytes(self) -> bytes:
         sizes = np.array([len(self.hashes), len(self.rows)], np.uint32)
         parts = (sizes, self.lengths, self.hashes, self.starts, self.rows, self.counts)
@@ -135,7 +145,8 @@ class WordIndex:
 
     def freeze(self, top: int) -> list[tuple[int, Block]]:
         """Freeze the blocks that no key above `top` can change; returns them with their numbers."""
-        done = [(n, b.freeze()) for n, b in self._blocks.items() if isinstance(b, Growing) and (n + 1) * BLOCK <= top]
+        blocks = list(self._blocks.items())  # another thread may start a new one meanwhile
+        done = [(n, b.freeze()) for n, b in blocks if isinstance(b, Growing) and (n + 1) * BLOCK <= top]
         self._blocks.update(done)
         return done
 

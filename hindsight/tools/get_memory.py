@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from hindsight.arguments import Text, argument
@@ -9,6 +10,8 @@ from hindsight.bank import Bank
 from hindsight.record import MemoryRecord, as_record
 from hindsight.tools import Tool
 from hindsight.tools.narrowed import RECORD
+
+_MOST = 900_000  # bytes: the official clients drop a stream whose event has over 1 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,13 @@ class GetMemory:
 
 
 async def _get_memory(bank: Bank, arguments: GetMemory) -> MemoryRecord:
-    return as_record(await bank.get(arguments.id))
+    record = as_record(await bank.get(arguments.id))
+    size = len(json.dumps(record["text"], ensure_ascii=False).encode())
+    if size > _MOST:
+        record["text"] = record["text"][: len(record["text"]) * _MOST // size]
+        record["truncated"] = True
+        record["warnings"] = ["the text is too long for one message; an export of the bank has it whole"]
+    return record
 
 
 GET_MEMORY = Tool(

@@ -12,6 +12,7 @@ from hindsight.record import ListAnswer, Memory, Row
 from hindsight.tools import Tool
 from hindsight.tools.narrowed import SHOWN, STRING, Narrowed
 
+_SHOWN = 500  # characters of a text: 500 memories stay below what clients take in one event
 _CURSOR = re.compile(r"(newest|oldest):([0-9]{1,18})")
 
 
@@ -47,9 +48,9 @@ def _beyond(cursor: str | None, order: str) -> int | None:
 
 
 def _row(memory: Memory) -> Row:
-    return Row(
+    row = Row(
         id=memory.id,
-        text=memory.text,
+        text=memory.text[:_SHOWN],
         type=memory.type.value,
         context=memory.context,
         event_date=memory.event_date,
@@ -57,6 +58,9 @@ def _row(memory: Memory) -> Row:
         retained_at=memory.retained_at,
         superseded_by=memory.superseded_by,
     )
+    if len(memory.text) > _SHOWN:
+        row["truncated"] = True
+    return row
 
 
 LIST_MEMORIES = Tool(

@@ -304,6 +304,20 @@ def test_a_second_server_on_the_same_folder_is_refused_and_told_who_holds_it(run
     assert get(f"{running.url}/healthz")[0] == 200
 
 
+async def test_the_server_writes_nothing_outside_its_data_folder(tmp_path: Path, model_folder: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    settings = {"port": 0, "data_dir": tmp_path / "data", "model_dir": model_folder}
+    environment = environment_with(settings) | {"HOME": str(home)}
+    environment.pop("CI", None)  # onnxruntime keeps its telemetry quiet there
+    with serving(tmp_path / "data", environment=environment) as server:
+        await retain(server.url, "team", "The safe is behind the painting")
+        await recall(server.url, "team", "safe")
+        server.stop()
+
+    assert list(home.rglob("*")) == []
+
+
 async def test_a_session_opens_before_the_model_is_loaded_and_the_first_retain_waits_for_it(
     tmp_path: Path, model_folder: Path
 ) -> None:

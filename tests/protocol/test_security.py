@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import httpx
 import pytest
+from anyio.abc import SocketStream
 
 from hindsight.keys import Key, KeyFile
 from hindsight.record import JsonObject
@@ -105,6 +106,12 @@ async def until_taken(guarded: Guarded, headers: Headers, *, status: int) -> Non
     with anyio.fail_after(BOUND):
         while guarded.ask(("GET", "/metrics"), headers).status_code != status:  # noqa: ASYNC110  # it tells nobody
             await anyio.sleep(0.05)
+
+
+async def received_to_the_end(connection: SocketStream) -> None:
+    """Read until the server closes: EndOfStream."""
+    while True:
+        await connection.receive()
 
 
 # Who gets in
@@ -259,6 +266,23 @@ async def test_revoking_a_key_ends_its_sessions_and_no_others(guarded: Guarded) 
     assert answer["result"] == {}
 
 
+async def test_revoking_a_key_breaks_off_its_load(guarded: Guarded) -> None:
+    guarded.make("loader", "team-*")
+    await until_taken(guarded, guarded.holding("loader"), status=200)
+    to = urlsplit(guarded.url)
+    assert to.port is not None
+    head = f"POST /banks/team-l/memories HTTP/1.1\r\nHost: localhost\r\nx-api-key: {guarded.keys['loader']}\r\n"
+    async with await anyio.connect_tcp("127.0.0.1", to.port) as connection:
+        await connection.send(f'{head}Content-Length: 1000\r\n\r\n{{"content": "on its way"}}\n'.encode())
+        with anyio.fail_after(BOUND):
+            begun = await connection.receive()
+            KeyFile(guarded.data).remove("loader")
+            with pytest.raises(anyio.EndOfStream):
+                await received_to_the_end(connection)
+
+    assert begun.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_a_key_made_beside_the_running_server_works(guarded: Guarded) -> None:
     guarded.make("new", "team-n")
 
@@ -303,6 +327,24 @@ async def test_neither_log_nor_audit_nor_errors_hold_a_key_or_what_was_said(guar
     secrets = [key for key in guarded.keys.values() if key]
     assert [word for word in (*canaries, *secrets) if word in written] == []
     assert [word for word in (*canaries, str(guarded.data), "Traceback") if word in wrong_key.text] == []
+
+
+def test_what_is_done_beside_mcp_is_audited_too(guarded: Guarded) -> None:
+    headers = guarded.holding("ada")
+    loaded = guarded.ask(("POST", "/banks/team-x/memories"), headers, b'{"content": "canary-beside-mcp"}\n')
+    guarded.ask(("GET", "/banks/team-x/memories"), headers)
+    guarded.ask(("DELETE", "/banks/team-x"), headers)
+    guarded.ask(("DELETE", "/banks/team-x?confirm=true"), headers)
+
+    lines = [json.loads(line) for line in guarded.audit.read_text("utf-8").splitlines()]
+    assert loaded.json()["status"] == "stored"
+    assert [(line["key"], line["tool"], line["outcome"]) for line in lines if line["bank"] == "team-x"] == [
+        ("ada", "memories.post", "ok"),
+        ("ada", "memories.get", "ok"),
+        ("ada", "bank.delete", "HTTP_400"),
+        ("ada", "bank.delete", "ok"),
+    ]
+    assert "canary-beside-mcp" not in guarded.audit.read_text("utf-8")
 
 
 def test_metrics_count_and_show_a_key_its_own_banks_alone(guarded: Guarded) -> None:

@@ -67,7 +67,9 @@ class Image:
         python.write_text(f'#!/bin/sh\nexec "{Path(sys.base_prefix, "bin", "python3")}" "$@"\n')
         python.chmod(0o755)
         clean = {
-            name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "PYTHON", "VIRTUAL"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith((PREFIX, "PYTHON", "VIRTUAL", "HOME", "CI"))
         }
         self._base = clean | {"PATH": f"{bin_}:/usr/bin:/bin"}
 
@@ -168,6 +170,7 @@ def test_the_image_neither_reports_home_nor_lets_anyone_in() -> None:
     environment = stages()[-1].environment()
 
     assert environment["ANONYMIZED_TELEMETRY"] == "False"
+    assert environment["ORT_DISABLE_TELEMETRY"] == "1"
     assert environment["HINDSIGHT_HOST"] == "0.0.0.0"
     assert "HINDSIGHT_ALLOW_ANONYMOUS" not in environment
 
@@ -209,6 +212,7 @@ async def test_the_image_serves_with_the_model_inside(image: Image) -> None:
 
     assert [result["text"] for result in found["results"]] == ["The image remembers"]
     assert (ready, alive, dead) == (200, True, False)
+    assert set(os.listdir(data)) == {"lock", "banks"}
 
 
 def healthy(image: Image, port: str) -> bool:
@@ -225,7 +229,7 @@ def healthy(image: Image, port: str) -> bool:
 @pytest.mark.slow
 def test_nothing_that_only_builds_or_tests_is_in_the_image(image: Image) -> None:
     [packages] = image.root.glob("opt/hindsight/lib/python3*/site-packages")
-    unwanted = {"pip", "setuptools", "onnx", "pytest", "mypy", "ruff", "torch", "tests"}
+    unwanted = {"pip", "kubernetes", "setuptools", "onnx", "pytest", "mypy", "ruff", "torch", "tests"}
 
     assert {path.name for path in packages.iterdir()} & unwanted == set()
     assert {path.name for path in image.root.iterdir()} == {"data", "opt"}

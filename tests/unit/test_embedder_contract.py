@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -13,12 +13,19 @@ import pytest
 
 from hindsight.embedding import Embedder, Vectors
 from hindsight.embedding.onnx import OnnxEmbedder
+from hindsight.embedding.openai import OpenAiEmbedder
 from hindsight.errors import EmbedderUnavailable
+from hindsight.settings import read_settings
+from tests.doubles import providing
 
 pytestmark = pytest.mark.anyio
 
-FACTORIES: dict[str, Callable[[Path], Embedder]] = {
-    "onnx": lambda model_folder: OnnxEmbedder(model_folder, threads=2),
+# Each gets the model's folder, and the URL of a service that embeds with it.
+FACTORIES: dict[str, Callable[[Path, str], Embedder]] = {
+    "onnx": lambda model_folder, _: OnnxEmbedder(model_folder, threads=2),
+    "openai": lambda _, url: OpenAiEmbedder(
+        read_settings(openai_base_url=url, openai_model="a-model", openai_max_tokens=256)
+    ),
 }
 SENTENCES = [
     "Alice moved to Berlin in March.",
@@ -43,9 +50,17 @@ ODD_TEXTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def service(model_folder: Path) -> Iterator[str]:
+    """The URL of an embedding service with the model behind it."""
+    model = OnnxEmbedder(model_folder, threads=2)
+    with providing(lambda texts: anyio.run(model.embed, texts)) as provider:
+        yield provider.url
+
+
 @pytest.fixture(params=FACTORIES)
-async def embedder(request: pytest.FixtureRequest, model_folder: Path) -> AsyncIterator[Embedder]:
-    made = FACTORIES[request.param](model_folder)
+async def embedder(request: pytest.FixtureRequest, model_folder: Path, service: str) -> AsyncIterator[Embedder]:
+    made = FACTORIES[request.param](model_folder, service)
     yield made
     await made.aclose()
 
@@ -82,9 +97,9 @@ async def test_vectors_keep_the_order_of_their_texts(embedder: Embedder) -> None
 
 
 async def test_two_embedders_agree_on_every_text(
-    embedder: Embedder, request: pytest.FixtureRequest, model_folder: Path
+    embedder: Embedder, request: pytest.FixtureRequest, model_folder: Path, service: str
 ) -> None:
-    other = FACTORIES[request.node.callspec.params["embedder"]](model_folder)
+    other = FACTORIES[request.node.callspec.params["embedder"]](model_folder, service)
 
     assert np.array_equal(await embedder.embed(SENTENCES), await other.embed(SENTENCES))
     await other.aclose()
