@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import partial
+from itertools import accumulate
 from typing import NotRequired, ParamSpec, TypedDict, TypeVar, cast
 
 import numpy as np
@@ -39,6 +40,8 @@ _OTHER_EMBEDDER = (
 # Pieces of one text that are embedded before the retain is acknowledged, half a second's work; of a longer one the rest
 # is found by its words at once and by its meaning soon after.
 _AT_ONCE = 160
+# Characters of text in a page, unless one memory alone has more; and how many are read at a time to find out.
+_PAGE, _STEP = 1_000_000, 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 P = ParamSpec("P")
@@ -188,6 +191,8 @@ class Bank:
         Raises InvalidArgument for a date that is none, MemoryNotFound or AlreadySuperseded for `supersedes`,
         StorageFull.
         """
+        if self._store is None:
+            self._check_first(draft)
         [answer] = await self.commit(await self.prepare([draft]))
         if isinstance(answer, HindsightError):
             raise answer
@@ -226,7 +231,7 @@ class Bank:
         with contextlib.closing(self._store.ledger.export()) as found:
             for memory, identity in found:
                 exported = cast(Exported, as_record(memory))
-                fields = memory.context, memory.event_date, memory.session_id, memory.document_id
+                fields = memory.context, memory.event_date, memory.session_id, memory.document_id, memory.supersedes
                 if identity != _identity(memory.text, *fields):
                     exported["identity"] = identity.hex()
                 yield exported
@@ -258,14 +263,24 @@ class Bank:
     ) -> tuple[list[Memory], int | None]:
         """Up to `most` memories in the order of retaining or against it, and where the next page goes on, if any does.
 
+        Fewer when their texts have more than a million characters.
+
         `beyond` is where the page before this one said that this one goes on. Raises InvalidArgument.
         """
         if self._store is None:
             return [], None
-        ask = partial(self._store.ledger.page, newest=newest, beyond=beyond, most=most + 1)
-        found = await asyncio.to_thread(ask, self._conditions(narrowing))
-        more = found[most - 1][0] if len(found) > most else None
-        return [memory for _, memory in found[:most]], more
+        ask = partial(self._store.ledger.page, self._conditions(narrowing), newest=newest)
+        found: list[tuple[int, Memory]] = []
+        size, whole = 0, False
+        while len(found) <= most and size <= _PAGE and not whole:
+            step = min(_STEP, most + 1 - len(found))
+            part = await asyncio.to_thread(ask, beyond=found[-1][0] if found else beyond, most=step)
+            size += sum(len(memory.text) for _, memory in part)
+            whole = len(part) < step
+            found += part
+        sizes = accumulate(len(memory.text) for _, memory in found[:most])
+        fit = max(1, sum(size <= _PAGE for size in sizes))
+        return [memory for _, memory in found[:fit]], found[fit - 1][0] if fit < len(found) else None
 
     async def update(self, id: str, edit: Edit) -> Memory:
         """Change a memory's categories and return it as it is then. Raises MemoryNotFound, InvalidArgument."""
@@ -287,14 +302,13 @@ class Bank:
     async def forget(self, id: str) -> None:
         """Remove a memory for good. Raises MemoryNotFound."""
         number, _ = await self._find(id)
-        await self._held().forget([number])
+        if not (await self._held().forget([number])).count:  # another call was faster
+            raise MemoryNotFound(f"this bank has no memory {id}")
 
     async def forget_all(self, narrowing: Narrowing) -> int:
         """Remove for good all memories that fit; returns how many."""
         numbers = await self._select(narrowing)
-        if len(numbers):
-            await self._held().forget(numbers.tolist())
-        return len(numbers)
+        return (await self._held().forget(numbers.tolist())).count if len(numbers) else 0
 
     async def sample(self, narrowing: Narrowing, most: int) -> tuple[int, list[Memory]]:
         """How many memories fit, and the first `most` of them."""
@@ -332,6 +346,13 @@ class Bank:
         if self._store is not None:
             await self._store.aclose()
 
+    def _check_first(self, draft: Draft) -> None:
+        """Refuse now what the ledger would refuse, so that no bank comes into being for it."""
+        if draft.event_date is not None:
+            self._when("event_date", draft.event_date)
+        if draft.supersedes is not None:
+            raise MemoryNotFound(f"supersedes names {draft.supersedes}, and this bank is empty; nothing was stored")
+
     async def _created(self) -> Store:
         async with self._creating:
             if self._store is None:
@@ -358,7 +379,7 @@ class Bank:
         given = None if draft.event_date is None else self._when("event_date", draft.event_date)
         date = given.text if given else None
         own = draft.origin.identity or _identity(
-            draft.content, draft.context, date, draft.session_id, draft.document_id
+            draft.content, draft.context, date, draft.session_id, draft.document_id, draft.supersedes
         )
         return _Identified(draft, given, own, now)
 
@@ -420,7 +441,7 @@ class Bank:
             return None, [f"{error.message}; these results were found by words alone"]
         if not store.semantic:  # its dimension is known by now
             return None, [_OTHER_EMBEDDER]
-        return vector, [_late(store.late)] if store.late else []
+        return vector, [_late(store.late)] if store.behind else []
 
     def _held(self) -> Store:
         assert self._store is not None  # a memory was found in it
@@ -501,9 +522,18 @@ def _or_error(call: Callable[P, ResultT], *given: P.args, **named: P.kwargs) -> 
         return error
 
 
-def _identity(content: str, context: str, date: str | None, session_id: str | None, document_id: str | None) -> bytes:
+def _identity(
+    content: str,
+    context: str,
+    date: str | None,
+    session_id: str | None,
+    document_id: str | None,
+    supersedes: str | None,
+) -> bytes:
     """Equal for two that are the same memory; `date` counts as given, not as read out of the text."""
     parts = [content, context, date, session_id, document_id]
+    if supersedes is not None:  # a correction is a memory of its own: what became true again must be stored again
+        parts.append(supersedes)
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 

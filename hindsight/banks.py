@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hindsight.bank import Bank, Parts
 from hindsight.errors import HindsightError, TooBusy
 from hindsight.ledger import Glance
 from hindsight.record import BankId
 from hindsight.store import Store
+
+logger = logging.getLogger(__name__)
 
 LEDGER = "ledger.db"
 OpenStore = Callable[[BankId, Path], Awaitable[Store]]
@@ -60,6 +64,7 @@ class Banks:
         self._most = most
         self._look = look
         self._seats: dict[BankId, _Seat] = {}
+        self._steps: set[asyncio.Task[None]] = set()  # banks being opened and closed
         for left in folder.glob(f"{_GONE}*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -67,9 +72,7 @@ class Banks:
     async def lease(self, bank_id: BankId) -> AsyncIterator[Bank]:
         """The bank, open for as long as the context lasts."""
         async with self._seated(bank_id) as seat:
-            async with seat.opening:
-                bank = seat.bank = seat.bank or await self._open(bank_id)
-                seat.take()
+            bank = await self._taken(seat, bank_id)
             try:
                 yield bank
             finally:
@@ -97,7 +100,9 @@ class Banks:
 
     async def aclose(self) -> None:
         """Close all banks; what was under way is finished first."""
-        await asyncio.gather(*(self._close(bank_id) for bank_id in list(self._seats)))
+        while self._steps:
+            await asyncio.wait(self._steps)
+        await asyncio.gather(*(self._close(bank_id, seat) for bank_id, seat in list(self._seats.items())))
 
     @asynccontextmanager
     async def _seated(self, bank_id: BankId) -> AsyncIterator[_Seat]:
@@ -125,21 +130,40 @@ class Banks:
         shutil.rmtree(gone, ignore_errors=True)
         return True
 
-    async def _open(self, bank_id: BankId) -> Bank:
+    async def _taken(self, seat: _Seat, bank_id: BankId) -> Bank:
+        while True:
+            async with seat.opening:
+                if seat.bank is not None:
+                    seat.take()
+                    return seat.bank
+            await self._to_its_end(self._open(bank_id, seat))
+
+    async def _open(self, bank_id: BankId, seat: _Seat) -> None:
         folder = self._folder / bank_id.folder
         create = partial(self._open_store, bank_id, folder)
-        return Bank(self._parts, await create() if (folder / LEDGER).exists() else None, create)
+        async with seat.opening:
+            if seat.bank is None:
+                seat.bank = Bank(self._parts, await create() if (folder / LEDGER).exists() else None, create)
 
     async def _make_room(self) -> None:
-        idle = [bank_id for bank_id, seat in self._seats.items() if seat.users == 0]
-        for bank_id in idle[: max(0, len(self._seats) - self._most)]:
-            await self._close(bank_id)
+        idle = [(bank_id, seat) for bank_id, seat in self._seats.items() if seat.users == 0]
+        for bank_id, seat in idle[: max(0, len(self._seats) - self._most)]:
+            await self._to_its_end(self._close(bank_id, seat))
 
-    async def _close(self, bank_id: BankId) -> None:
-        seat = self._seats[bank_id]
+    async def _to_its_end(self, step: Coroutine[Any, Any, None]) -> None:
+        """Wait for `step`, which goes on to its end when the waiting is cancelled: no bank is left half open."""
+        task = asyncio.create_task(step)
+        self._steps.add(task)
+        task.add_done_callback(self._steps.discard)
+        await asyncio.shield(task)
+
+    async def _close(self, bank_id: BankId, seat: _Seat) -> None:
         async with seat.opening:
             if seat.users == 0 and seat.bank is not None:
                 bank, seat.bank = seat.bank, None
-                await bank.aclose()
+                # Not the fault of the call that needs the room.
+                [failure] = await asyncio.gather(bank.aclose(), return_exceptions=True)
+                if failure is not None:
+                    logger.error("bank %s did not close cleanly", bank_id.text, exc_info=failure)
         if seat.users == 0 and self._seats.get(bank_id) is seat:
             del self._seats[bank_id]

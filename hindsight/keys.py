@@ -27,7 +27,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from hindsight.caller import Caller
+from hindsight.caller import ANYONE, Caller
 from hindsight.errors import InvalidArgument
 from hindsight.settings import Settings, SettingsError, variable
 
@@ -189,8 +189,9 @@ class Keyring:
     def refresh(self) -> list[Hashable]:
         """Take in what has changed; returns the identities of callers whose key is gone, changed or expired. Blocking.
 
-        When the file can't be read the keys stay as they were.
+        Anyone's is among them when the first key came. When the file can't be read the keys stay as they were.
         """
+        was_open = not self._closed
         try:
             stamp = self._file.stamp()
             if stamp != self._stamp:
@@ -198,7 +199,8 @@ class Keyring:
         except OSError as error:
             _log.error("the keys stay as they were: %s", error)
         before, self._good = self._good, self._unexpired()
-        return [key.caller.key for digest, key in before.items() if self._good.get(digest) != key]
+        lost = [key.caller.key for digest, key in before.items() if self._good.get(digest) != key]
+        return [ANYONE.key, *lost] if was_open and self._closed else lost
 
     async def watch(self, gone: Callable[[Hashable], None]) -> None:
         """Keep up with the file for ever, calling `gone` with the identity of each caller that has lost its key."""

@@ -6,7 +6,7 @@ Of a bank whose vectors are all in memory every memory is a candidate, so nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 
@@ -43,8 +43,12 @@ class Question:
 
 @dataclass(slots=True)
 class _Passages:
-    """What is known of passages, by key: `cosines` and `covered` float32, `known` and `alive` bool, all [top + 1]."""
+    """What is known of passages, by key: `cosines` and `covered` float32, `known` and `alive` bool, all [top + 1].
 
+    `owners` are their memories as they were when the recall began: others come and go while it works.
+    """
+
+    owners: Keys
     cosines: Scores
     known: Mask
     alive: Mask
@@ -67,10 +71,10 @@ def answer(
     """
     passages = _passages(store, question)
     keys = _candidates(store, question, passages, near)
-    rows = np.unique(store.roster.owners()[keys])
+    rows = np.unique(passages.owners[keys])
     scores = score(_columns(store.roster, question, passages, keys, rows), when=question.asked.when)
     best = rows[np.lexsort((rows, -scores))[:max_results]]
-    results = _results(store, best, _shown(store.roster, passages, keys, best))
+    results = _results(store, best, _shown(passages, keys, best))
     fit = fitting(results, max_tokens, count_tokens)
     given = RecallAnswer(results=results[:fit])
     if fit < len(rows):
@@ -79,12 +83,15 @@ def answer(
 
 
 def _passages(store: Store, question: Question) -> _Passages:
-    alive = question.counting[store.roster.owners()]
+    owners = store.roster.owners_before(len(question.counting))
+    alive = question.counting[owners]
     hits = store.roster.words.look_up(question.asked.terms, alive)
     size = len(alive)
-    passages = _Passages(np.zeros(size, np.float32), np.zeros(size, np.bool_), alive, coverage(hits, size), hits)
-    if question.vector is not None:
-        held, vectors = store.held.view()
+    passages = _Passages(
+        owners, np.zeros(size, np.float32), np.zeros(size, np.bool_), alive, coverage(hits, size), hits
+    )
+    held, vectors = store.held.view()
+    if question.vector is not None and len(held):
         there = held < size
         passages.cosines[held[there]] = (vectors @ question.vector)[there]
         passages.known[held[there]] = True
@@ -102,8 +109,9 @@ def _candidates(store: Store, question: Question, passages: _Passages, near: tup
     passages.cosines[near[0]], passages.known[near[0]] = near[1], True
     found = np.concatenate([worded, held, near[0]])
     roster = store.roster
-    numbers = np.concatenate([roster.owners()[found], _of_that_time(roster, question)])
+    numbers = np.concatenate([passages.owners[found], _of_that_time(roster, question)])
     rows = roster.around(np.unique(numbers))
+    rows = rows[rows < len(question.counting)]
     keys: Keys = np.unique(np.concatenate([found, roster.first_keys(rows[question.counting[rows]])]))
     keys = keys[passages.alive[keys]]
     missing, vectors = store.ledger.vectors(keys[~passages.known[keys]].tolist())
@@ -129,21 +137,21 @@ def _near_date(roster: Roster, question: Question, rows: Keys) -> Scores:
 
 
 def _columns(roster: Roster, question: Question, passages: _Passages, keys: Keys, rows: Keys) -> Columns:
-    place = np.full(len(question.counting), -1, np.int64)
+    previous, following = roster.neighbours(rows)
+    place = np.full(max(len(question.counting), int(following.max(initial=0)) + 1), -1, np.int64)
     place[rows] = np.arange(len(rows))
-    of_key = place[roster.owners()[keys]]
+    of_key = place[passages.owners[keys]]
     best = np.full(len(rows), -1, np.float32)
     np.maximum.at(best, of_key, passages.cosines[keys])
-    words = _words(roster, passages.hits, place, len(rows))
-    previous, following = (place[numbers] for numbers in roster.neighbours(rows))
+    words = _words(passages, place, len(rows))
     asks, only_asks, tells_time = roster.traits(rows)
     return Columns(
         first=passages.cosines[roster.first_keys(rows)],
         best=best,
         words=words,
         rarity=np.array([hit.rarity for hit in passages.hits], np.float32),
-        previous=previous,
-        following=following,
+        previous=place[previous],
+        following=place[following],
         session=roster.sessions(rows),
         asks=asks,
         only_asks=only_asks,
@@ -153,11 +161,11 @@ def _columns(roster: Roster, question: Question, passages: _Passages, keys: Keys
     )
 
 
-def _words(roster: Roster, hits: Sequence[Hits], place: Keys, size: int) -> Scores:
+def _words(passages: _Passages, place: Keys, size: int) -> Scores:
     """How much each term says in each row: float32 [terms, size], of a memory's passages the one that says most."""
-    words = np.zeros((len(hits), size), np.float32)
-    for line, hit in zip(words, hits, strict=True):
-        at = place[roster.owners()[hit.keys]]
+    words = np.zeros((len(passages.hits), size), np.float32)
+    for line, hit in zip(words, passages.hits, strict=True):
+        at = place[passages.owners[hit.keys]]
         np.maximum.at(line, at[at >= 0], hit.scores[at >= 0])
     return words
 
@@ -175,9 +183,9 @@ def _named(roster: Roster, asked: Asked, words: Scores, rows: Keys) -> Mask:
     return carries | (~labelled & mentioned)
 
 
-def _shown(roster: Roster, passages: _Passages, keys: Keys, best: Keys) -> dict[int, int]:
+def _shown(passages: _Passages, keys: Keys, best: Keys) -> dict[int, int]:
     """For each of the best memories the passage that answers best."""
-    owners = roster.owners()[keys]
+    owners = passages.owners[keys]
     fits = passages.cosines[keys] + passages.covered[keys]
     return {number: int(keys[owners == number][fits[owners == number].argmax()]) for number in best.tolist()}
 

@@ -20,6 +20,7 @@ from hindsight.errors import HindsightError, IndexUnavailable, Unavailable
 from hindsight.index import VectorIndex
 from hindsight.joining import Joiner
 from hindsight.ledger import Changes, EmbedderMark, Entry, Forgotten, Ledger, Stored
+from hindsight.quota import Quota
 from hindsight.record import Memory
 from hindsight.retrieval.held import Held
 from hindsight.retrieval.roster import Outline, Roster
@@ -44,15 +45,19 @@ _EPOCH = date(1970, 1, 1).toordinal()
 class Store:
     """Make it with `open_store`. `ledger`, `roster` and `held` may be read from any thread."""
 
-    def __init__(self, name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex) -> None:
+    def __init__(
+        self, name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex, quota: Quota
+    ) -> None:
         self.ledger = ledger
         self.roster = Roster()
         self.held = Held(HELD)
         self._name = name
         self._embedder = embedder
         self._late: set[int] = set()  # keys of the passages without a vector
+        self._behind = False  # they wait for more than their turn
         self._ledger_mark: EmbedderMark | None = None
         self._open_index = open_index
+        self._quota = quota
         self._index: VectorIndex | None = None
         self._opening = asyncio.Lock()
         self._writing = asyncio.Lock()
@@ -75,14 +80,17 @@ class Store:
         One whose dimension is not known yet is taken at its name: ask again once it has made a vector.
         """
         mark = self._ledger_mark
-        return mark is None or (
-            mark.name == self._embedder.name and self._embedder.dimension in (0, mark.dimension)
-        )
+        return mark is None or (mark.name == self._embedder.name and self._embedder.dimension in (0, mark.dimension))
 
     @property
     def late(self) -> int:
         """How many passages wait for their vectors."""
         return len(self._late)
+
+    @property
+    def behind(self) -> bool:
+        """Whether passages wait for their vectors for long: the embedder was down, or the bank is being reindexed."""
+        return self._behind and bool(self._late)
 
     def load(self) -> None:
         """Fill what is kept in memory from the ledger. Blocking."""
@@ -93,6 +101,7 @@ class Store:
         ]
         self.roster.add(outlines, *self.ledger.passages())
         self._late.update(self.ledger.late().tolist())
+        self._behind = bool(self._late)
         self._load_words()
         if self.semantic:
             self._load_vectors()
@@ -139,7 +148,7 @@ class Store:
 
         `counting` says which memories count, bool by number.
         """
-        alive = counting[self.roster.owners()]
+        alive = self.roster.passages(counting)
         held = self.held.view()[0]
         outside = alive.copy()
         outside[held[held < len(outside)]] = False
@@ -184,22 +193,25 @@ class Store:
         return outcomes
 
     def _write(self, entries: Sequence[Entry]) -> Sequence[Stored | HindsightError]:
-        outcomes = self.ledger.retain(entries, self._mark())
+        room = self._quota.room(*self.ledger.fill()) if self._quota else None
+        taken = entries if room is None else entries[:room]
+        outcomes = self.ledger.retain(taken, self._mark()) if taken else []
         self._ledger_mark = self._ledger_mark or self.ledger.embedder()
-        for entry, outcome in zip(entries, outcomes, strict=True):
+        for entry, outcome in zip(taken, outcomes, strict=True):
             if isinstance(outcome, Stored) and not outcome.known:
                 self._take_in(entry, outcome)
-        return outcomes
+        return [*outcomes, *(self._quota.refusal() for _ in entries[len(taken) :])]
 
     def _take_in(self, entry: Entry, stored: Stored) -> None:
         text, keys = entry.memory.text, np.array(stored.keys, np.int64)
         # The words first: a reader looks them up only for keys that the roster has.
         pieces = zip(stored.keys, entry.cuts, strict=True)
         self.roster.words.add((key, text[cut.start : cut.end]) for key, cut in pieces if cut.worded)
+        embedded = 0 if entry.vectors is None else len(entry.vectors)
+        self._late.update(stored.keys[embedded:])
+        self._behind = self._behind or entry.vectors is None
         if entry.vectors is not None:
-            self.held.add(keys[: len(entry.vectors)], entry.vectors)
-        else:
-            self._late.update(stored.keys)
+            self.held.add(keys[:embedded], entry.vectors)
         self.roster.add([_outline(entry, stored.number)], keys, np.full(len(keys), stored.number))
         if stored.superseded is not None:
             self.roster.supersede(stored.superseded)
@@ -244,7 +256,8 @@ class Store:
         if self._index is not None:
             return self._index
         # In a task of its own: a caller that leaves must not leave an open index behind that nobody knows of.
-        self._opener = asyncio.create_task(self._open())
+        if self._opener is None or self._opener.done():
+            self._opener = asyncio.create_task(self._open())
         return await asyncio.shield(self._opener)
 
     async def _open(self) -> VectorIndex:
@@ -308,12 +321,14 @@ class Store:
         there = self.roster.owners()[list(keys)] > 0  # some may have been forgotten meanwhile
         self.held.add(np.array(keys, np.int64)[there], vectors[there])
         self._late.difference_update(keys)
+        self._behind = self._behind and bool(self._late)
 
     def _give_over(self) -> None:
         self.ledger.give_to(self._mark())
         self._ledger_mark = self.ledger.embedder()
         self.held = Held(HELD)
         self._late = set(self.ledger.late().tolist())
+        self._behind = True
 
     def _mark(self) -> EmbedderMark:
         return EmbedderMark(self._embedder.name, self._embedder.dimension)
@@ -350,9 +365,11 @@ class Store:
         self.ledger.keep_word_block(first, first + BLOCK - 1, TERMS_VERSION, kept.as_bytes())
 
 
-async def open_store(name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex) -> Store:
+async def open_store(
+    name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex, quota: Quota
+) -> Store:
     """Open a store over a ledger; `open_index` opens the bank's index for vectors of a dimension, when first needed."""
-    store = Store(name, ledger, embedder, open_index)
+    store = Store(name, ledger, embedder, open_index, quota)
     await asyncio.to_thread(store.load)
     store.start()
     return store

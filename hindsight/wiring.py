@@ -20,6 +20,7 @@ from hindsight.embedding.batching import RUN, BatchingEmbedder
 from hindsight.folder import BANKS
 from hindsight.index import VectorIndex
 from hindsight.ledger import Glance
+from hindsight.quota import Quota
 from hindsight.record import BankId
 from hindsight.settings import Settings, SettingsError, variable
 from hindsight.store import Store, open_store
@@ -93,7 +94,8 @@ async def open_banks(settings: Settings, folder: Path, embedder: Embedder) -> As
     """The banks of a data folder that the caller holds."""
     batching = BatchingEmbedder(embedder, settings.openai_batch if settings.embedder == "openai" else RUN)
     parts = Parts(batching, settings.zone)
-    banks = Banks(folder / BANKS, parts, partial(_open_store, batching), settings.open_banks, _glance)
+    quota = Quota(settings.max_memories_per_bank, settings.max_bytes_per_bank)
+    banks = Banks(folder / BANKS, parts, partial(_open_store, batching, quota), settings.open_banks, _glance)
     try:
         yield banks
     finally:
@@ -101,11 +103,11 @@ async def open_banks(settings: Settings, folder: Path, embedder: Embedder) -> As
         await banks.aclose()
 
 
-async def _open_store(embedder: BatchingEmbedder, bank_id: BankId, folder: Path) -> Store:
+async def _open_store(embedder: BatchingEmbedder, quota: Quota, bank_id: BankId, folder: Path) -> Store:
     from hindsight.ledger.sqlite import open_sqlite
 
     ledger = await anyio.to_thread.run_sync(open_sqlite, folder / LEDGER, bank_id.text)
-    return await open_store(bank_id.text, ledger, embedder, partial(_open_index, bank_id, folder))
+    return await open_store(bank_id.text, ledger, embedder, partial(_open_index, bank_id, folder), quota)
 
 
 def _glance(path: Path) -> Glance:

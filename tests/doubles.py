@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from hindsight.embedding import Vectors
 
 BOUND = 60.0  # seconds that any wait of a test may take
 
-Embed = Callable[[Sequence[str]], Vectors]
+Embed = Callable[[Sequence[str]], Awaitable[Vectors]]
 Reply = dict[str, Any]
 
 
@@ -65,16 +64,21 @@ def zeros(reply: Reply) -> object:
     return {**reply, "data": [{**each, "embedding": [0.0] * len(each["embedding"])} for each in reply["data"]]}
 
 
-def by_words(dimension: int = 64, seed: int = 0) -> Embed:
-    """An embedder for tests: texts are as near as they share words; another seed is another model."""
+def rows_of(texts: Sequence[str], dimension: int = 64, seed: int = 0) -> Vectors:
+    """Vectors that are as near as their texts share words, of any length; another seed is another model."""
+    rows = np.zeros((len(texts), dimension), np.float32)
+    for row, text in zip(rows, texts, strict=True):
+        for word in text.lower().split() or [""]:
+            digest = hashlib.blake2b(f"{seed} {word.strip('.,?!:')}".encode(), digest_size=8).digest()
+            row += np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(dimension)
+    return rows
 
-    def embed(texts: Sequence[str]) -> Vectors:
-        rows = np.zeros((len(texts), dimension), np.float32)
-        for row, text in zip(rows, texts, strict=True):
-            for word in text.lower().split() or [""]:
-                digest = hashlib.blake2b(f"{seed} {word.strip('.,?!:')}".encode(), digest_size=8).digest()
-                row += np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(dimension)
-        return rows
+
+def by_words(dimension: int = 64, seed: int = 0) -> Embed:
+    """`rows_of` as a service embeds."""
+
+    async def embed(texts: Sequence[str]) -> Vectors:
+        return rows_of(texts, dimension, seed)
 
     return embed
 
@@ -114,7 +118,7 @@ class Provider:
     async def _reply(self, asked: Reply, fault: Fault) -> object:
         if fault.status != 200:
             return {"error": {"message": f"no: {asked['input']}", "type": "error", "code": None}}
-        rows = await asyncio.to_thread(self.embed, asked["input"])
+        rows = await self.embed(asked["input"])
         data = [
             {"object": "embedding", "index": place, "embedding": row[: asked.get("dimensions")].tolist()}
             for place, row in enumerate(rows)

@@ -7,7 +7,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-from hindsight.cli import banks, export, keys, load, serve, tools
+from hindsight.cli import banks, export, keys, load, reindex, serve, tools
 from hindsight.errors import HindsightError
 from hindsight.folder import FolderHeld
 from hindsight.settings import SettingsError
@@ -23,6 +23,7 @@ def main(given: Sequence[str] | None = None) -> int:
     export.add(commands)
     tools.add(commands)
     banks.add(commands)
+    reindex.add(commands)
     keys.add(commands)
     arguments = parser.parse_args(given)
     try:

@@ -106,8 +106,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What forgetting took away: the passages' keys; and the memories, by number, whose successor is gone with it."""
+    """What forgetting took away: how many memories, their passages' keys, and whose successor, by number, is gone."""
 
+    count: int
     keys: tuple[int, ...]
     revived: tuple[int, ...]
 
@@ -193,6 +194,10 @@ class Ledger(Protocol):
 
     def forget(self, numbers: Sequence[int]) -> Forgotten:
         """Remove memories for good, with their passages, words, vectors and the links to them."""
+        ...
+
+    def fill(self) -> tuple[int, int]:
+        """How many memories there are, and how many bytes they take on disk."""
         ...
 
     def stats(self) -> Stats:

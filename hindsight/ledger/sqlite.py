@@ -194,13 +194,19 @@ class SqliteLedger:
     def forget(self, numbers: Sequence[int]) -> Forgotten:
         keys: list[int] = []
         revived: list[int] = []
+        count = 0
         with self._commit() as database:
             for number in numbers:
                 keys += _forget_passages(database, number)
                 revived += _unlink(database, number)
-                database.execute("DELETE FROM memory WHERE number = ?", (number,))
+                count += database.execute("DELETE FROM memory WHERE number = ?", (number,)).rowcount
         gone = set(numbers)
-        return Forgotten(tuple(keys), tuple(number for number in revived if number not in gone))
+        return Forgotten(count, tuple(keys), tuple(number for number in revived if number not in gone))
+
+    def fill(self) -> tuple[int, int]:
+        query = "SELECT (SELECT count(*) FROM memory), page_count * page_size FROM pragma_page_count, pragma_page_size"
+        memories, size = self._rows(query)[0]
+        return memories, size
 
     def stats(self) -> Stats:
         with self._reading() as database:

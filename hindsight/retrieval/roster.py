@@ -78,6 +78,8 @@ class Roster:
     def remove(self, numbers: Sequence[int], keys: Sequence[int]) -> None:
         """These memories and all of their passages are gone; their neighbours are now each other's."""
         for number in numbers:
+            if not self._first[number]:  # gone already
+                continue
             before, after = int(self._previous[number]), int(self._following[number])
             self._following[before], self._previous[after] = after, before
             if self._last_of.get(int(self._session[number])) == number:
@@ -109,7 +111,7 @@ class Roster:
 
     def passages(self, counting: Mask) -> Mask:
         """Which passages belong to memories that count, bool [top + 1] by key."""
-        return counting[self.owners()]
+        return counting[self.owners_before(len(counting))]
 
     def count(self) -> int:
         """How many passages there are."""
@@ -118,6 +120,12 @@ class Roster:
     def owners(self) -> Keys:
         """The memory of each passage, int64 [top + 1] by key; 0, which never counts, where there is none."""
         return self._owner[: self.top + 1]
+
+    def owners_before(self, number: int) -> Keys:
+        """A copy of `owners` without the memories from `number` on: those that have come since a mask was made."""
+        owners = self.owners().copy()
+        owners[owners >= number] = 0
+        return owners
 
     def around(self, numbers: Keys) -> Keys:
         """These memories and those before and after them in their sessions, ascending."""

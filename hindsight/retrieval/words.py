@@ -55,12 +55,14 @@ class Block:
     def without(self, rows: Keys) -> Block:
         """The block as if it had never held the passages in these places."""
         left = ~np.isin(self.rows, rows)
-        term = np.repeat(np.arange(len(self.hashes)), np.diff(self.starts.astype(np.int64)))
+        starts = self.starts.astype(np.int64)
+        term = np.repeat(np.arange(len(self.hashes)), starts[1:] - starts[:-1])
         sizes = np.bincount(term[left], minlength=len(self.hashes))
         lengths = self.lengths.copy()
         lengths[rows] = 0
-        starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0]))).astype(np.uint32)
-        return Block(lengths, self.hashes[sizes > 0], starts, self.rows[left], self.counts[left])
+        ends = np.cumsum(sizes[sizes > 0])
+        starts_left = np.concatenate(([0], ends)).astype(np.uint32)
+        return Block(lengths, self.hashes[sizes > 0], starts_left, self.rows[left], self.counts[left])
 
     def as_bytes(self) -> bytes:
         sizes = np.array([len(self.hashes), len(self.rows)], np.uint32)
@@ -165,6 +167,8 @@ class WordIndex:
 
     def _find(self, term: int, alive: Mask) -> tuple[Keys, npt.NDArray[np.float32]]:
         found = [(number * BLOCK, *block.find(term)) for number, block in list(self._blocks.items())]
+        if not found:  # everything was forgotten before the bank was opened
+            return np.empty(0, np.int64), np.empty(0, np.float32)
         keys = np.concatenate([first + rows.astype(np.int64) for first, rows, _ in found])
         counts = np.concatenate([counts for _, _, counts in found]).astype(np.float32)
         living = keys < len(alive)  # what another thread has added since `alive` was taken

@@ -1,6 +1,6 @@
 """A client of the Python SDK 1: initialises, lists the tools, retains and recalls, and prints what it saw as JSON.
 
-    python python_sdk.py sse|http URL
+    python python_sdk.py sse|http URL KEY
 
 The SDK 2 is what the tests in `tests/protocol` speak with.
 """
@@ -18,8 +18,9 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamablehttp_client  # type: ignore[attr-defined]  # its name in the SDK 1
 
 
-async def main(door: str, url: str) -> None:
-    transport: AbstractAsyncContextManager[Any] = sse_client(url) if door == "sse" else streamablehttp_client(url)
+async def main(door: str, url: str, key: str) -> None:
+    connect = sse_client if door == "sse" else streamablehttp_client
+    transport: AbstractAsyncContextManager[Any] = connect(url, headers={"x-api-key": key})
     async with transport as (reading, writing, *_), ClientSession(reading, writing) as session:
         server = (await session.initialize()).model_dump(by_alias=True)["serverInfo"]
         tools = await session.list_tools()

@@ -292,6 +292,21 @@ async def opened(url: str, **headers: str) -> AsyncIterator[Wire]:
         yield wire
 
 
+async def reply_to(server: Served, sent: str) -> str:
+    """All that comes back for these characters, each one byte, until the server hangs up."""
+    url = httpx.URL(server.url)
+    async with await anyio.connect_tcp(url.host, url.port or 0) as connection:
+        await connection.send(sent.encode("latin-1"))
+        with anyio.fail_after(BOUND):
+            return b"".join([part async for part in connection]).decode("latin-1")
+
+
+def post_head(path: str, length: int, *headers: str) -> str:
+    """The head of a POST of JSON, with these lines in it."""
+    fixed = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {length}")
+    return "\r\n".join([f"POST {path} HTTP/1.1", *fixed, *headers, "", ""])
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something that nobody announces has come about."""
     with anyio.fail_after(BOUND):

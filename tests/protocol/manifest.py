@@ -1,7 +1,6 @@
-"""What the transports promise, and the test that holds each promise.
+"""What the transports promise, and the test that holds each promise; what went wrong elsewhere, and the tests of it.
 
-Sentences are those of the contract and of `behaviours.md`. `test_manifest` fails when a promise has no test, or a test
-in one of these files no promise.
+`test_manifest` fails when a promise has no test, or a test in one of the files of PROMISES no promise.
 """
 
 from __future__ import annotations
@@ -44,7 +43,10 @@ PROMISES: dict[str, dict[str, str]] = {
         "both protocol eras are served on one stream": (
             "test_requests_of_both_protocol_eras_are_answered_on_one_stream"
         ),
-        "the Python SDK's session speaks to it": "test_the_python_session_client_works",
+        "the Python SDK's session speaks to it over both doors": "test_the_python_session_client_works_over_both_doors",
+        "answers fit the tools' output schemas": (
+            "test_an_answer_that_breaks_its_output_schema_fails_in_the_python_client"
+        ),
         "the Python SDK's client speaks to it in both modes over both doors": (
             "test_the_python_client_works_in_every_mode_over_both_doors"
         ),
@@ -113,6 +115,9 @@ PROMISES: dict[str, dict[str, str]] = {
         "SIGTERM exits 0 within seconds with streams open": (
             "test_a_signal_ends_the_server_within_its_time_with_streams_open"
         ),
+        "hindsight serve exits 0 on SIGTERM with a stream open": (
+            "test_a_signal_ends_hindsight_serve_with_0_while_a_stream_is_open"
+        ),
     },
     "test_streamable": {
         "a handshake and calls need no session": "test_a_handshake_and_a_call_need_no_session",
@@ -128,6 +133,7 @@ PROMISES: dict[str, dict[str, str]] = {
         "headers must agree with the envelope": "test_headers_that_contradict_the_envelope_are_400",
         "a doubled routing header is refused": "test_a_routing_header_given_twice_is_400",
         "an unknown method is 404 in the new era": "test_an_enveloped_request_for_an_unknown_method_is_404",
+        "the new era has no initialize": "test_the_new_era_has_no_initialize",
         "the new version needs the envelope": "test_an_unenveloped_request_under_the_new_version_is_400",
         "Accept is respected": "test_an_answer_in_another_form_than_json_can_not_be_had",
         "a body of another type is 415": "test_a_body_of_another_type_than_json_is_415",
@@ -172,5 +178,108 @@ PROMISES: dict[str, dict[str, str]] = {
         "browsers of allowed origins get CORS": "test_a_browser_of_an_allowed_origin_may_send_and_read_what_mcp_needs",
         "healthz and readyz say what they should": "test_alive_is_always_and_ready_names_what_is_not",
         "a cut body costs nothing": "test_a_request_cut_off_in_its_body_costs_nothing",
+        "a body that stops half-way is 408": "test_a_body_that_stops_half_way_is_408_and_the_session_goes_on",
+        "spaces around a header's value do not count": "test_spaces_around_the_value_of_a_header_do_not_count",
     },
+    "test_interop": {
+        "published clients speak to it over both doors": "test_a_published_client_retains_and_recalls",
+        "the MCP Inspector speaks to it over both doors": "test_the_inspector_lists_the_tools_and_calls_them",
+        "the public conformance suite passes in both eras": (
+            "test_the_conformance_suite_finds_nothing_wrong_but_what_only_its_example_server_has"
+        ),
+        "no client makes the server log an error": "test_no_client_made_the_server_log_more_than_a_warning",
+    },
+}
+
+REPORTED: dict[str, tuple[str, ...]] = {
+    # Transport and sessions
+    "mounted under a prefix, the announced path lacks it and the client's POST is 404": (
+        "protocol/test_transport::test_mounted_in_another_app_the_announced_path_has_the_mount",
+    ),
+    "behind a proxy, an internal host or a path without the proxy's prefix is announced": (
+        "protocol/test_transport::test_behind_a_proxy_that_strips_a_prefix_the_announced_path_has_it_and_no_host",
+        "protocol/test_transport::test_a_proxy_prefix_works_stripped_or_not",
+        "protocol/test_nginx::test_each_team_has_its_path_and_no_other_team_s_key_works_there",
+    ),
+    "after a restart a client posts to its old session for ever": (
+        "protocol/test_transport::test_after_a_restart_the_old_session_is_404_at_once_and_a_new_one_needs_no_initialize",
+    ),
+    "an unknown session is 503 or 500, so the client never initialises again": (
+        "protocol/test_streamable::test_a_made_up_session_is_404_and_a_new_initialize_works_on_the_same_url",
+        "protocol/test_transport::test_unknown_foreign_and_ended_sessions_are_all_the_same_404",
+    ),
+    "a client that reconnects and calls without initialize is refused": (
+        "protocol/test_transport::test_a_session_serves_calls_before_and_after_initialize",
+    ),
+    "every Host but localhost is 421 in a container": (
+        "protocol/test_paths::test_off_loopback_every_host_name_works",
+        "protocol/test_paths::test_where_hosts_are_listed_only_those_work",
+    ),
+    "SIGTERM hangs while a stream is open": (
+        "protocol/test_transport::test_a_signal_ends_the_server_within_its_time_with_streams_open",
+        "protocol/test_transport::test_a_signal_ends_hindsight_serve_with_0_while_a_stream_is_open",
+    ),
+    "a proxy cuts an idle stream, or holds its headers back until a first byte": (
+        "protocol/test_transport::test_a_quiet_stream_carries_a_comment_every_ping_interval",
+        "protocol/test_transport::test_no_proxy_may_cache_or_hold_back_the_stream",
+        "protocol/test_nginx::test_a_stream_that_is_idle_longer_than_the_proxy_waits_stays_open",
+    ),
+    "any bearer opens a session, and sessions that nobody uses fill the server": (
+        "protocol/test_security::test_without_a_good_key_every_url_is_the_same_401",
+        "protocol/test_transport::test_an_idle_session_ends",
+        "protocol/test_transport::test_one_session_too_many_is_503_until_another_ends",
+    ),
+    "a POST with only a session id needs no key, or another bank's will do": (
+        "protocol/test_security::test_without_a_good_key_every_url_is_the_same_401",
+        "protocol/test_security::test_a_session_of_another_key_is_404_as_one_that_never_was",
+        "protocol/test_security::test_another_team_s_key_is_403_at_every_door_of_a_bank",
+    ),
+    "the model loads before initialize is answered, and the client gives up": (
+        "protocol/test_memory::test_a_session_opens_before_the_model_is_loaded_and_the_first_retain_waits_for_it",
+        "protocol/test_paths::test_alive_is_always_and_ready_names_what_is_not",
+    ),
+    "the model is fetched at the first call, which fails without a network": (
+        "unit/test_dockerfile::test_the_image_serves_with_the_model_inside",
+        "unit/test_dockerfile::test_the_image_neither_reports_home_nor_lets_anyone_in",
+    ),
+    # Arguments
+    'a model sends "10" for an integer and is refused': (
+        "protocol/test_arguments::test_a_number_in_another_form_counts",
+        "protocol/test_memory::test_every_way_to_write_ten_is_ten",
+        "protocol/test_arguments::test_what_is_no_number_in_range_is_refused_naming_field_and_range",
+    ),
+    "a limit of 0 gives one, -1 everything, and 500 is clamped without a word": (
+        "protocol/test_memory::test_what_is_no_number_in_range_is_refused_with_field_value_and_range",
+        "protocol/test_record::test_a_limit_out_of_range_is_an_error_with_the_range",
+    ),
+    "an update with a field that can not be changed says success": (
+        "protocol/test_record::test_an_update_never_changes_the_text_and_says_so",
+    ),
+    "an unknown id is an error text without isError": (
+        "protocol/test_record::test_an_id_of_no_memory_is_an_error_with_a_code",
+    ),
+    "reading with a mistyped bank id makes the bank": (
+        "protocol/test_memory::test_an_unknown_bank_reads_empty_and_leaves_no_folder",
+        "protocol/test_record::test_reading_and_changing_in_an_unknown_bank_finds_nothing_and_makes_nothing",
+    ),
+    "content of blanks is stored": (
+        "protocol/test_arguments::test_text_of_white_space_is_refused",
+        "protocol/test_memory::test_a_wrong_argument_is_refused_by_name_and_rule",
+    ),
+    "a search dies of an apostrophe, a slash, a dash, a colon or a star": (
+        "protocol/test_memory::test_literal_words_are_found_as_they_are_written",
+    ),
+    "CJK, emoji or half a surrogate pair break the call": (
+        "protocol/test_memory::test_text_comes_back_byte_for_byte",
+        "protocol/test_memory::test_half_a_surrogate_pair_is_refused",
+    ),
+    "bank ids with spaces, capitals or other scripts fail, or two of them collide": (
+        "protocol/test_transport::test_every_allowed_bank_id_gets_a_path_that_reaches_it",
+        "protocol/test_memory::test_banks_never_share_a_memory_however_alike_their_ids",
+        "protocol/test_paths::test_a_bank_id_against_the_rule_is_400_with_the_rule_at_every_door",
+    ),
+    "../ in a bank id leaves the data folder": (
+        "protocol/test_paths::test_a_bank_id_against_the_rule_is_400_with_the_rule_at_every_door",
+        "protocol/test_memory::test_the_server_writes_nothing_outside_its_data_folder",
+    ),
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import anyio
 import httpx
 import pytest
 
-from .doors import BOUND, Served, opened, request, served
+from .doors import BOUND, Served, opened, post_head, reply_to, request, served
 
 pytestmark = pytest.mark.anyio
 
@@ -155,8 +157,29 @@ async def test_a_request_cut_off_in_its_body_costs_nothing(server: Served) -> No
     async with opened(server.url_of("a")) as wire:
         url = httpx.URL(server.url)
         async with await anyio.connect_tcp(url.host, url.port or 0) as connection:
-            head = f"POST {wire.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            await connection.send(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+            await connection.send(f"{post_head(wire.path, 1000)}{{".encode())
         answer = await wire.call("recall", query="tea")
 
     assert answer["id"] == 1
+
+
+@pytest.mark.parametrize("part", ["", "{"])
+@pytest.mark.parametrize("door", ["messages", "http"])
+async def test_a_body_that_stops_half_way_is_408_and_the_session_goes_on(door: str, part: str) -> None:
+    async with served(send_timeout=0.05) as server, opened(server.url_of("a")) as wire:
+        path = wire.path if door == "messages" else "/mcp/a"
+        refused = await reply_to(server, post_head(path, 1000) + part)
+        answer = await wire.call("recall", query="tea")
+
+    assert refused.startswith("HTTP/1.1 408 ")
+    assert '"code":"DEADLINE_EXCEEDED"' in refused
+    assert answer["id"] == 1
+
+
+async def test_spaces_around_the_value_of_a_header_do_not_count(server: Served) -> None:
+    body = json.dumps(request("ping"))
+    headers = ("MCP-Protocol-Version:  2025-11-25 \t", "Origin:  http://localhost \t", "Connection: close")
+    answer = await reply_to(server, post_head("/mcp/a", len(body), *headers) + body)
+
+    assert answer.startswith("HTTP/1.1 200 ")
+    assert answer.endswith('{"jsonrpc":"2.0","id":1,"result":{}}')

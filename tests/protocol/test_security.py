@@ -437,11 +437,14 @@ def test_a_container_with_keys_in_its_environment_starts_on_the_network(tmp_path
     assert (without.status_code, having.status_code) == (401, 200)
 
 
-def test_the_first_key_closes_an_open_server(tmp_path: Path, model_folder: Path) -> None:
+async def test_the_first_key_closes_an_open_server_and_ends_its_sessions(tmp_path: Path, model_folder: Path) -> None:
     with serving(tmp_path, model_dir=model_folder) as running:
-        before = httpx.get(f"{running.url}/metrics", timeout=BOUND).status_code
-        KeyFile(tmp_path).add(Key.create("ada", ["*"], ["read"], None)[0])
-        running.log.wait_for("keys taken in: 1")
-        after = httpx.get(f"{running.url}/metrics", timeout=BOUND).status_code
+        async with opened(f"{running.url}/mcp/a/sse") as wire:
+            before = await wire.post(request("ping"))
+            answer = await wire.message()
+            KeyFile(tmp_path).add(Key.create("ada", ["*"], ["read"], None)[0])
+            with pytest.raises(EOFError):
+                await wire.message()
+            after = await wire.post(request("ping"))
 
-    assert (before, after) == (200, 401)
+    assert (before.status_code, answer["result"], after.status_code) == (202, {}, 401)

@@ -130,6 +130,12 @@ async def test_an_enveloped_request_for_an_unknown_method_is_404(http: httpx.Asy
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, -32601)
 
 
+async def test_the_new_era_has_no_initialize(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/mcp/a", json=modern("initialize"), headers=routing("initialize"))
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, -32601)
+
+
 async def test_an_unenveloped_request_under_the_new_version_is_400(http: httpx.AsyncClient) -> None:
     answer = await http.post("/mcp/a", json=request("tools/list"), headers=routing("tools/list"))
 

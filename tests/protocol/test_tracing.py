@@ -23,7 +23,7 @@ from tests.serving import BOUND, answer, client, environment_with, serving
 pytestmark = pytest.mark.anyio
 
 
-class Collector(TraceServiceServicer):  # type: ignore[misc]  # generated code has no types
+class Collector(TraceServiceServicer):
     """Keeps what it is sent."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def collector() -> Iterator[Collector]:
     """A collector on a free port."""
     with ThreadPoolExecutor(2) as threads:
         server, collecting = grpc.server(threads), Collector()
-        add_TraceServiceServicer_to_server(collecting, server)
+        add_TraceServiceServicer_to_server(collecting, server)  # type: ignore[no-untyped-call]  # generated
         collecting.port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         yield collecting

@@ -11,23 +11,27 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import httpx
 import pytest
 import uvicorn
 from mcp import Client
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import hindsight.session
 from hindsight.settings import read_settings
+from tests.serving import serving
 
-from .doors import BOUND, App, Served, call, code, listener, opened, request, served, structured, until
+from .doors import BOUND, TOOLS, App, Served, call, code, listener, opened, request, served, structured, until
 
 pytestmark = pytest.mark.anyio
 
@@ -210,14 +214,32 @@ async def test_requests_of_both_protocol_eras_are_answered_on_one_stream(server:
     assert structured(enveloped) == structured(plain) == {"results": []}
 
 
-async def test_the_python_session_client_works(server: Served) -> None:
-    async with sse_client(server.url_of("a")) as (reading, writing), ClientSession(reading, writing) as client:
+@pytest.mark.parametrize("door", ["/sse", ""])
+async def test_the_python_session_client_works_over_both_doors(server: Served, door: str) -> None:
+    url = server.url_of("a", door)
+    transport = sse_client(url) if door else streamable_http_client(url)
+    async with transport as (reading, writing), ClientSession(reading, writing) as client:
         await client.initialize()
         tools = await client.list_tools()
-        result = await client.call_tool("retain", {"content": "tea"})
+        stored = await client.call_tool("retain", {"content": "tea"})
+        found = await client.call_tool("recall", {"query": "tea"})
 
     assert [tool.name for tool in tools.tools][:2] == ["retain", "recall"]
-    assert result.structured_content == {"id": "1", "status": "stored", "tags": []}
+    assert stored.structured_content == {"id": "1", "status": "stored", "tags": []}
+    assert found.structured_content == {"results": [{"text": "tea", "event_date": None}]}
+
+
+async def test_an_answer_that_breaks_its_output_schema_fails_in_the_python_client() -> None:
+    # So every answer that any test gets through tests/serving.py, over this client, is known to fit its schema.
+    broken = replace(TOOLS[1], output={"type": "object", "required": ["nothing"]})
+    async with (
+        served((broken,)) as server,
+        sse_client(server.url_of("a")) as (reading, writing),
+        ClientSession(reading, writing) as client,
+    ):
+        await client.initialize()
+        with pytest.raises(RuntimeError, match="'nothing' is a required property"):
+            await client.call_tool("recall", {"query": "tea"})
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -642,6 +664,16 @@ async def test_a_signal_ends_the_server_within_its_time_with_streams_open() -> N
                 await wire.message()
         with anyio.fail_after(BOUND):
             status = await process.wait()
+
+    assert status == 0
+
+
+async def test_a_signal_ends_hindsight_serve_with_0_while_a_stream_is_open(tmp_path: Path, model_folder: Path) -> None:
+    with serving(tmp_path, model_dir=model_folder, drain_time=2) as server:
+        async with opened(f"{server.url}/mcp/a/sse") as wire:
+            status = await anyio.to_thread.run_sync(server.stop)
+            with pytest.raises(EOFError):
+                await wire.message()
 
     assert status == 0
 

@@ -54,7 +54,7 @@ ODD_TEXTS = {
 def service(model_folder: Path) -> Iterator[str]:
     """The URL of an embedding service with the model behind it."""
     model = OnnxEmbedder(model_folder, threads=2)
-    with providing(lambda texts: anyio.run(model.embed, texts)) as provider:
+    with providing(model.embed) as provider:
         yield provider.url
 
 

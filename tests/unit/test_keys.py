@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hindsight.caller import Caller, fits
+from hindsight.caller import ANYONE, Caller, fits
 from hindsight.cli import main
 from hindsight.errors import InvalidArgument
 from hindsight.keys import KEYS, Key, KeyFile, Keyring, KeysUnreadable, open_keyring
@@ -151,12 +151,13 @@ def test_the_first_key_closes_a_server_and_revoking_the_last_does_not_open_it(tm
     keyring = Keyring(KeyFile(tmp_path))
     open_at_first = not keyring.closed
     KeyFile(tmp_path).add(made()[0])
-    keyring.refresh()
+    lost = keyring.refresh()
     closed_by_the_first = keyring.closed
     KeyFile(tmp_path).remove("ada")
     keyring.refresh()
 
     assert open_at_first
+    assert lost == [ANYONE.key]
     assert closed_by_the_first
     assert keyring.closed
     assert Keyring(KeyFile(tmp_path)).closed

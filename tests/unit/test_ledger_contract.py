@@ -25,6 +25,7 @@ from hindsight.errors import AlreadySuperseded, HindsightError, InvalidArgument,
 from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Forgotten, Ledger, Span, Stats, Stored
 from hindsight.ledger.sqlite import open_sqlite
 from hindsight.record import JsonObject, Memory, MemoryType
+from hindsight.retrieval.traits import traits_of
 
 FACTORIES: dict[str, Callable[[Path], Ledger]] = {
     "sqlite": lambda folder: open_sqlite(folder / "ledger.db", "Team A"),
@@ -70,7 +71,7 @@ def entry(
     )
     bounds = tuple(Cut(*each) for each in cuts or [(0, len(text))])
     vectors = unit_rows(len(bounds), seed=len(text)) if embedded else None
-    return Entry(memory, memory.id.encode(), Span(*time), bounds, vectors)
+    return Entry(memory, traits_of(text), memory.id.encode(), Span(*time), bounds, vectors)
 
 
 def put(ledger: Ledger, *entries: Entry) -> list[Stored]:
@@ -131,13 +132,15 @@ def test_an_empty_ledger_answers_with_nothing(ledger: Ledger) -> None:
     assert ledger.select(ALL).tolist() == []
     assert ledger.page(ALL, newest=True, beyond=None, most=9) == []
     assert list(ledger.export()) == []
-    assert ledger.update("nope", Changes(context="c")) is None
-    assert ledger.forget([1, 2]) == Forgotten((), ())
+    assert ledger.update(7, Changes(context="c")) is None
+    assert ledger.forget([1, 2]) == Forgotten(0, (), ())
     assert dataclasses.replace(ledger.stats(), bytes=0) == Stats(0, 0, {}, {}, {}, None, None, 0)
     assert ledger.memories([1]) == {}
     assert ledger.cuts([1]) == {}
     assert [array.tolist() for array in (*ledger.vectors([1]), *ledger.vectors_from(0))] == [[], [], [], []]
-    assert [array.tolist() for array in ledger.passages()] == [[], [], []]
+    assert [array.tolist() for array in ledger.passages()] == [[], []]
+    assert list(ledger.outlines()) == []
+    assert ledger.late().tolist() == []
     assert ledger.passage_texts(0, 99) == ledger.unembedded(9) == []
     assert [array.tolist() for array in ledger.unindexed(9)] == [[], []]
     assert ledger.gone(9).tolist() == []
@@ -165,7 +168,7 @@ def test_numbers_and_keys_are_not_used_again_after_reopening(opener: Callable[[P
 
 def test_the_same_identity_again_is_known_and_nothing_is_written(ledger: Ledger) -> None:
     first = entry("tea", context="first")
-    again = Entry(entry("tea", context="again").memory, first.identity, first.time, first.cuts, first.vectors)
+    again = dataclasses.replace(first, memory=entry("tea", context="again").memory)
     put(ledger, first)
 
     assert ledger.retain([again, again], MARK) == [Stored(first.memory, known=True)] * 2
@@ -210,7 +213,9 @@ def test_an_entry_that_is_refused_leaves_the_others_as_they_are(ledger: Ledger) 
     assert "old is superseded by new already" in late.message
 
 
-def test_the_first_embedder_is_the_banks_embedder(ledger: Ledger) -> None:
+def test_the_embedder_of_the_first_vector_is_the_banks_embedder(ledger: Ledger) -> None:
+    ledger.retain([entry(embedded=False)], EmbedderMark("never heard of", 9))
+    assert ledger.embedder() is None
     put(ledger, entry())
     ledger.retain([entry()], EmbedderMark("another", 8))
 
@@ -226,7 +231,7 @@ def test_a_chain_is_linked_both_ways(ledger: Ledger) -> None:
     assert links(ledger, "a", "b", "c") == [(None, "b"), ("a", "c"), ("b", None)]
     assert ledger.select(Conditions()).tolist() == numbers[2:]
     assert ledger.select(ALL).tolist() == numbers
-    assert ledger.passages()[2].tolist() == [1, 1, 0]
+    assert [superseded for *_, superseded in ledger.outlines()] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +255,7 @@ def test_forgetting_a_link_of_a_chain_clears_what_pointed_to_it(
     forgotten = ledger.forget([numbers[id] for id in gone])
 
     assert links(ledger, *left) == linked
-    assert forgotten.revived == tuple(numbers[id] for id in revived)
+    assert (forgotten.count, forgotten.revived) == (len(gone), tuple(numbers[id] for id in revived))
     assert all(ledger.find(id) is None for id in gone)
 
 
@@ -267,7 +272,7 @@ def test_forgetting_takes_everything_that_a_memory_had(ledger: Ledger) -> None:
     ledger.keep_word_block(0, 4095, 1, b"both")
     forgotten = ledger.forget([gone.number, 999])
 
-    assert forgotten == Forgotten(gone.keys, ())
+    assert forgotten == Forgotten(1, gone.keys, ())
     assert ledger.find(gone.memory.id) is None
     assert ledger.known([gone.memory.id.encode()]) == {}
     assert ledger.cuts([*kept.keys, *gone.keys]) == {kept.keys[0]: Cut(0, 4)}
@@ -414,7 +419,7 @@ def test_an_update_changes_what_it_names_and_leaves_the_rest(ledger: Ledger) -> 
     before = entry(
         "tea", id="a", tags=("old",), metadata={"k": 1}, session_id="s", time=(5, 6), event_date="2024-01-01"
     )
-    put(ledger, before)
+    [stored] = put(ledger, before)
     changes: list[tuple[Changes, JsonObject]] = [
         (Changes(), {}),
         (Changes(context="new"), {"context": "new"}),
@@ -429,13 +434,14 @@ def test_an_update_changes_what_it_names_and_leaves_the_rest(ledger: Ledger) -> 
     for change, difference in changes:
         right = dataclasses.replace(right, **difference)
 
-        assert ledger.update("a", change) == right
+        assert ledger.update(stored.number, change) == right
         assert found(ledger, "a") == right
 
 
 def test_conditions_go_by_what_was_updated(ledger: Ledger) -> None:
     [stored] = put(ledger, entry("tea", id="a", tags=("old",), time=(5, 5)))
-    ledger.update("a", Changes(event_date="1970-01-01", time=Span(0, 1), tags=("new",), context="c", metadata={"k": 1}))
+    changes = Changes(event_date="1970-01-01", time=Span(0, 1), tags=("new",), context="c", metadata={"k": 1})
+    ledger.update(stored.number, changes)
 
     hits = [
         Conditions(tags=("new",)), Conditions(until=1), Conditions(contexts=("c",)),
@@ -448,8 +454,8 @@ def test_conditions_go_by_what_was_updated(ledger: Ledger) -> None:
 
 
 def test_a_superseded_memory_can_be_updated_and_stays_superseded(ledger: Ledger) -> None:
-    chain(ledger, "a", "b")
-    updated = ledger.update("a", Changes(context="history"))
+    old, _ = chain(ledger, "a", "b")
+    updated = ledger.update(old, Changes(context="history"))
 
     assert updated is not None
     assert (updated.context, updated.superseded_by) == ("history", "b")
@@ -508,7 +514,6 @@ def test_passages_keep_their_bounds_texts_and_vectors(ledger: Ledger) -> None:
     assert [array.tolist() for array in ledger.passages()] == [
         [*first.keys, *second.keys],
         [first.number] * 3 + [second.number],
-        [0] * 4,
     ]
     assert ledger.vectors_from(first.keys[2])[0].tolist() == [first.keys[2], *second.keys]
 
@@ -528,13 +533,58 @@ def test_thousands_of_keys_may_be_asked_for_at_once(ledger: Ledger) -> None:
 def test_what_has_no_vector_is_told_until_it_gets_one(ledger: Ledger) -> None:
     late, _ = put(ledger, entry("one two", cuts=[(0, 4), (4, 7)], embedded=False), entry("three"))
 
+    assert ledger.late().tolist() == list(late.keys)
     assert ledger.unembedded(9) == [(late.keys[0], "one "), (late.keys[1], "two")]
     assert ledger.unembedded(1) == [(late.keys[0], "one ")]
     assert ledger.vectors(late.keys)[0].tolist() == []
     rows = unit_rows(3)
-    ledger.embed([*late.keys, 999], rows)
+    ledger.embed([*late.keys, 999], rows, MARK)
     assert ledger.unembedded(9) == []
+    assert ledger.late().tolist() == []
     assert np.array_equal(ledger.vectors(late.keys)[1], rows[:2])
+
+
+def test_a_long_text_may_bring_the_vectors_of_its_first_pieces_only(ledger: Ledger) -> None:
+    whole = entry("one two three", cuts=[(0, 4), (4, 8), (8, 13)])
+    assert whole.vectors is not None
+    [stored] = put(ledger, dataclasses.replace(whole, vectors=whole.vectors[:1]))
+
+    assert ledger.vectors(stored.keys)[0].tolist() == list(stored.keys[:1])
+    assert ledger.unembedded(9) == [(stored.keys[1], "two "), (stored.keys[2], "three")]
+
+
+def test_only_the_words_of_worded_pieces_are_told(ledger: Ledger) -> None:
+    cuts = (Cut(0, 13, worded=False), Cut(0, 8), Cut(8, 13))
+    [stored] = put(ledger, dataclasses.replace(entry("one two three", cuts=[(0, 1)] * 3), cuts=cuts))
+
+    assert ledger.cuts(stored.keys) == dict(zip(stored.keys, cuts, strict=True))
+    assert ledger.passage_texts(0, 99) == [(stored.keys[1], "one two "), (stored.keys[2], "three")]
+
+
+def test_outlines_tell_traits_session_day_and_whether_superseded(ledger: Ledger) -> None:
+    dated = entry("Ana: when was it?", id="a", session_id="s", event_date="2023-01-02T03:04:05Z")
+    one, two = put(ledger, dated, entry("On 3 May 2024", supersedes="a"))
+
+    assert list(ledger.outlines()) == [
+        (one.number, traits_of("Ana: when was it?"), "s", "2023-01-02", True),
+        (two.number, traits_of("On 3 May 2024"), None, "2024-05-03", False),
+    ]
+    assert traits_of("Ana: when was it?").label == "ana"
+
+
+@pytest.mark.parametrize("dimension", [DIMENSION, DIMENSION + 1])
+def test_a_bank_given_to_another_embedder_has_no_vectors_any_more(ledger: Ledger, dimension: int) -> None:
+    stored = put(ledger, entry("1"), entry("2", embedded=False))
+    ledger.indexed(stored[0].keys)
+    mark = EmbedderMark("another", dimension)
+    ledger.give_to(mark)
+
+    assert ledger.embedder() == mark
+    assert ledger.late().tolist() == [key for each in stored for key in each.keys]
+    assert ledger.vectors_from(0)[0].tolist() == ledger.unindexed(9)[0].tolist() == []
+    # An index of the same dimension goes on to be used, and still holds what it held.
+    assert ledger.gone(9).tolist() == (list(stored[0].keys) if dimension == DIMENSION else [])
+    assert len(ledger.memories([each.number for each in stored])) == 2
 
 
 def test_what_the_index_lacks_is_told_until_it_has_it(ledger: Ledger) -> None:
@@ -543,7 +593,7 @@ def test_what_the_index_lacks_is_told_until_it_has_it(ledger: Ledger) -> None:
     assert ledger.unindexed(9)[0].tolist() == [one, three]
     assert ledger.unindexed(1)[0].tolist() == [one]
     ledger.indexed([one, 999])
-    ledger.embed([late], unit_rows(1))
+    ledger.embed([late], unit_rows(1), MARK)
     assert ledger.unindexed(9)[0].tolist() == [late, three]
     ledger.unindex()
     assert ledger.unindexed(9)[0].tolist() == [one, late, three]
@@ -595,7 +645,7 @@ def test_an_export_shows_everything_as_it_was_when_it_began(ledger: Ledger) -> N
     first = next(export)
     put(ledger, entry("later"))
     ledger.forget([stored[30].number])
-    ledger.update(entries[40].memory.id, Changes(context="later"))
+    ledger.update(stored[40].number, Changes(context="later"))
 
     assert [first, *export] == [(each.memory, each.identity) for each in entries]
 
@@ -724,11 +774,11 @@ def test_nothing_of_a_forgotten_memory_is_left_in_the_files_of_sqlite(tmp_path: 
     changed = entry("changed", id="changed", context="CANARY before", metadata={"CANARY": 1})
     assert secret.vectors is not None
     ledger = open_sqlite(tmp_path / "ledger.db", "Team A")
-    stored = put(ledger, *(entry(f"neighbour {n} " * 50) for n in range(40)), secret, changed)[-2]
+    stored, other = put(ledger, *(entry(f"neighbour {n} " * 50) for n in range(40)), secret, changed)[-2:]
     ledger.keep_word_block(0, 4095, 1, b"hashes of CANARY words" * 100)
     ledger.select(ALL)
     assert found_in_files(tmp_path, b"CANARY", secret.vectors.tobytes()) == [True, True]
-    ledger.update("changed", Changes(context="after", metadata={}))
+    ledger.update(other.number, Changes(context="after", metadata={}))
     ledger.forget([stored.number])
     ledger.close()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
@@ -749,3 +799,28 @@ def test_a_bank_is_named_in_its_file(tmp_path: Path) -> None:
         names = database.execute("SELECT value FROM bank WHERE name = 'id'").fetchall()
 
     assert names == [("Team A",)]
+
+
+@pytest.mark.parametrize(("dimension", "gone"), [(DIMENSION, True), (8, False)], ids=["of the same", "of another"])
+def test_a_bank_given_to_an_embedder_keeps_its_texts_and_none_of_its_vectors(
+    ledger: Ledger, dimension: int, gone: bool
+) -> None:
+    [first, second] = put(ledger, entry("one"), entry("two"))
+    ledger.indexed(first.keys)
+    mark = EmbedderMark("another", dimension)
+    ledger.give_to(mark)
+
+    keys = [*first.keys, *second.keys]
+    assert ledger.embedder() == mark
+    assert ledger.late().tolist() == keys
+    assert ledger.unembedded(9) == list(zip(keys, ["one", "two"], strict=True))
+    assert len(ledger.unindexed(9)[0]) == len(ledger.vectors(keys)[0]) == 0
+    assert ledger.gone(9).tolist() == (keys if gone else [])
+
+
+def test_a_passage_whose_vector_is_still_gone_from_the_index_can_be_forgotten(ledger: Ledger) -> None:
+    [stored] = put(ledger, entry())
+    ledger.give_to(EmbedderMark("another", DIMENSION))
+    ledger.forget([stored.number])
+
+    assert ledger.gone(9).tolist() == list(stored.keys)

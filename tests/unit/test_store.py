@@ -1,0 +1,344 @@
+"""A bank's store: ledger, memory and index in step, whatever comes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+
+from hindsight.bank import Bank, Draft, Narrowing, Parts, Query
+from hindsight.embedding import Vectors
+from hindsight.embedding.batching import BatchingEmbedder
+from hindsight.errors import EmbedderUnavailable, MemoryNotFound
+from hindsight.index import Keys, Nearest, VectorIndex
+from hindsight.ledger.sqlite import SqliteLedger, open_sqlite
+from hindsight.retrieval.terms import VERSION
+from hindsight.retrieval.words import BLOCK, Block, WordIndex
+from hindsight.store import Store, open_store
+
+pytestmark = pytest.mark.anyio
+
+BOUND = 20.0
+
+
+@dataclass(eq=False)
+class Hashing:
+    """An embedder whose vectors come from a hash; down while `down`."""
+
+    name: str = "hashing"
+    dimension: int = 8
+    max_tokens: int = 256
+    down: bool = False
+
+    async def ready(self) -> None:
+        pass
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        if self.down:
+            raise EmbedderUnavailable("the embedder is down")
+        rows = [np.frombuffer(hashlib.blake2b(text.encode(), digest_size=8).digest(), np.uint8) for text in texts]
+        vectors = np.array(rows, np.float32) + 1
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+    def token_ends(self, text: str) -> list[int]:
+        return [place for place, character in enumerate(text) if character == " "] + [len(text)]
+
+    async def aclose(self) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class Shelf:
+    """An index that is a dict; opening it waits for `may_open`. It outlives the stores that open it."""
+
+    held: dict[int, Vectors] = field(default_factory=dict)
+    opened: int = 0
+    opening: asyncio.Event = field(default_factory=asyncio.Event)
+    may_open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def rebuilt(self) -> bool:
+        return not self.held
+
+    async def open(self, dimension: int) -> VectorIndex:
+        self.opening.set()
+        await self.may_open.wait()
+        self.opened += 1
+        return self
+
+    async def upsert(self, keys: Keys, vectors: Vectors) -> None:
+        self.held.update(zip(keys.tolist(), vectors, strict=True))
+
+    async def delete(self, keys: Keys) -> None:
+        for key in keys.tolist():
+            self.held.pop(key, None)
+
+    async def nearest(self, vector: Vectors, count: int) -> Nearest:
+        keys = np.array(list(self.held), np.int64)
+        cosines = np.array([row @ vector for row in self.held.values()], np.float32)
+        best = np.argsort(-cosines)[:count]
+        return Nearest(keys[best], cosines[best])
+
+    async def keys(self) -> Keys:
+        return np.array(sorted(self.held), np.int64)
+
+    async def count(self) -> int:
+        return len(self.held)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class House:
+    """A bank with its parts at hand."""
+
+    bank: Bank
+    store: Store
+    ledger: SqliteLedger
+    embedder: Hashing
+    shelf: Shelf
+
+    async def retain(self, *contents: str) -> list[str]:
+        """Retain memories together; their ids."""
+        answers = await asyncio.gather(*(self.bank.retain(Draft(content=content)) for content in contents))
+        return [answer["id"] for answer in answers]
+
+    async def settled(self) -> None:
+        """Return once the index has followed."""
+        await until(lambda: not len(self.ledger.gone(1)) and not len(self.ledger.unindexed(1)[0]))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something that nobody announces has come about."""
+    with anyio.fail_after(BOUND):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await anyio.sleep(0.01)
+
+
+async def opened(folder: Path, embedder: Hashing, shelf: Shelf) -> House:
+    ledger = open_sqlite(folder / "ledger.db", "team")
+    batching = BatchingEmbedder(embedder)
+    store = await open_store("team", ledger, batching, shelf.open)
+
+    async def create() -> Store:
+        return store
+
+    return House(Bank(Parts(batching, UTC), store, create), store, ledger, embedder, shelf)
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    shelf = Shelf()
+    shelf.may_open.set()
+    made = await opened(tmp_path, Hashing(), shelf)
+    yield made
+    await made.bank.aclose()
+
+
+async def texts(bank: Bank, query: str, most: int = 10) -> list[str]:
+    answer = await bank.recall(Query(text=query, max_results=most, max_tokens=100_000))
+    return [result["text"] for result in answer["results"]]
+
+
+async def test_the_index_follows_what_is_retained_and_forgotten(house: House) -> None:
+    ids = await house.retain("one fact", "two facts", "three facts")
+    await house.settled()
+    full = len(house.shelf.held)
+    await house.bank.forget(ids[1])
+    await house.settled()
+
+    assert (full, len(house.shelf.held)) == (3, 2)
+
+
+async def test_what_is_forgotten_while_the_index_opens_is_not_in_it_in_the_end(tmp_path: Path) -> None:
+    shelf = Shelf()
+    house = await opened(tmp_path, Hashing(), shelf)
+    gone, _ = await house.retain("the canary sings", "the cat sleeps")
+    with anyio.fail_after(BOUND):
+        await shelf.opening.wait()
+    await house.bank.forget(gone)
+    shelf.may_open.set()
+    await house.settled()
+
+    assert len(shelf.held) == 1
+    assert await texts(house.bank, "canary", 1) == ["the cat sleeps"]
+    await house.bank.aclose()
+
+
+async def test_a_recall_that_is_given_up_while_the_index_opens_does_not_open_it_twice(tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.may_open.set()
+    before = await opened(tmp_path, Hashing(), shelf)
+    await before.retain(*(f"fact number {number}" for number in range(20)))
+    await before.settled()
+    await before.bank.aclose()
+    shelf.may_open.clear()
+    shelf.opening.clear()
+    shelf.opened = 0
+    house = await opened(tmp_path, Hashing(), shelf)
+    house.store.held.drop(np.arange(100))  # as in a bank of which not all is held in memory
+    [vector] = await house.embedder.embed(["fact number 3"])
+    counting = house.store.roster.counting(superseded=False)
+
+    first = asyncio.create_task(house.store.nearest(vector, counting, 5))
+    with anyio.fail_after(BOUND):
+        await shelf.opening.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.create_task(house.store.nearest(vector, counting, 5))
+        await asyncio.sleep(0)
+        shelf.may_open.set()
+        keys, cosines = await second
+
+    assert first.cancelled()
+    assert (len(keys), round(float(cosines[0]), 3)) == (5, 1.0)
+    assert shelf.opened == 1
+    await house.bank.aclose()
+
+
+async def test_a_store_that_is_closed_while_its_index_opens_waits_for_it(tmp_path: Path) -> None:
+    shelf = Shelf()
+    house = await opened(tmp_path, Hashing(), shelf)
+    await house.retain("the cat sleeps")
+    with anyio.fail_after(BOUND):
+        await shelf.opening.wait()
+        closing = asyncio.create_task(house.bank.aclose())
+        await asyncio.sleep(0)
+        shelf.may_open.set()
+        await closing
+        shelf.opened = 0
+        again = await opened(tmp_path, Hashing(), shelf)
+        await again.settled()
+
+    assert len(shelf.held) == 1
+    await again.bank.aclose()
+
+
+async def test_a_vector_leaves_the_index_also_while_the_embedder_is_down(house: House) -> None:
+    gone, _ = await house.retain("the canary sings", "the cat sleeps")
+    await house.settled()
+    house.embedder.down = True
+    await house.retain("a late fact")
+    await house.bank.forget(gone)
+    await house.settled()
+
+    assert len(house.shelf.held) == 1
+
+
+async def test_late_vectors_come_when_the_embedder_is_back(house: House) -> None:
+    house.embedder.down = True
+    answer = await house.bank.retain(Draft(content="a late fact"))
+    found = await house.bank.recall(Query(text="late"))
+    house.embedder.down = False
+    await until(lambda: len(house.shelf.held) == 1)
+
+    assert answer["warnings"] != []
+    assert [result["text"] for result in found["results"]] == ["a late fact"]
+    assert "warnings" not in await house.bank.recall(Query(text="late"))
+
+
+async def test_words_of_what_was_forgotten_are_in_no_block_that_is_kept(house: House) -> None:
+    canary = await house.retain("zanzibarcanary")
+    for start in range(0, BLOCK + 10, 500):
+        await house.retain(*(f"item {number}" for number in range(start, start + 500)))
+        if start == 1_000:
+            await house.bank.forget(canary[0])
+    await until(lambda: bool(house.ledger.word_blocks(VERSION)))
+
+    words = WordIndex()
+    words.put(0, Block.from_bytes(house.ledger.word_blocks(VERSION)[0]))
+    alive = np.ones(BLOCK, np.bool_)
+    counts = [len(hits.keys) for hits in words.look_up(["zanzibarcanari", "zanzibarcanary", "item", "77"], alive)]
+    assert counts[:2] == [0, 0]
+    assert counts[2] > 4_000
+    assert counts[3] == 1
+
+
+async def test_a_bank_of_which_everything_was_forgotten_answers_with_nothing_after_reopening(tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.may_open.set()
+    before = await opened(tmp_path, Hashing(), shelf)
+    [only] = await before.retain("the canary sings")
+    await before.bank.forget(only)
+    await before.bank.aclose()
+    house = await opened(tmp_path, Hashing(), shelf)
+
+    assert await texts(house.bank, "canary") == []
+    assert (await house.bank.page(Narrowing(), newest=True, beyond=None, most=9)) == ([], None)
+    await house.bank.aclose()
+
+
+async def test_two_that_forget_at_once_share_the_count(house: House) -> None:
+    await house.retain(*(f"fact number {number}" for number in range(20)))
+    counts = await asyncio.gather(*(house.bank.forget_all(Narrowing()) for _ in range(5)))
+
+    assert sum(counts) == 20
+    assert await texts(house.bank, "fact") == []
+
+
+async def test_a_memory_that_another_call_forgets_first_is_not_found(house: House) -> None:
+    [id] = await house.retain("one fact")
+    outcomes = await asyncio.gather(*(house.bank.forget(id) for _ in range(5)), return_exceptions=True)
+
+    assert [type(outcome) for outcome in outcomes if outcome is not None] == [MemoryNotFound] * 4
+
+
+async def test_a_successor_and_its_predecessor_in_one_commit_are_told_apart(house: House) -> None:
+    [old] = await house.retain("old fact")
+    drafts = [Draft(content=f"new fact {number}", supersedes=old) for number in range(5)]
+    outcomes = await asyncio.gather(*map(house.bank.retain, drafts), return_exceptions=True)
+    [taken] = [outcome for outcome in outcomes if isinstance(outcome, dict)]
+
+    assert taken["superseded"] == old
+    assert len(await texts(house.bank, "fact")) == 1
+
+
+async def test_retaining_forgetting_and_recalling_at_once_agree_in_the_end(house: House) -> None:
+    kept: set[str] = set()
+
+    async def come_and_go(number: int) -> None:
+        for turn in range(10):
+            text = f"fact {number} of turn {turn}"
+            [id] = await house.retain(text)
+            assert text in await texts(house.bank, text, 100)
+            if (number + turn) % 2:
+                await house.bank.forget(id)
+            else:
+                kept.add(text)
+
+    with anyio.fail_after(BOUND):
+        await asyncio.gather(*(come_and_go(number) for number in range(10)))
+    found = await texts(house.bank, "fact", 100)
+    await house.settled()
+
+    assert sorted(found) == sorted(kept)
+    assert len(house.shelf.held) == len(kept)
+    assert house.store.roster.owners().astype(bool).sum() == len(kept)
+
+
+async def test_what_comes_and_goes_during_a_recall_does_not_break_it(house: House) -> None:
+    """The arrays of a bank grow at its 64th memory; recalls are under way then."""
+    await house.retain(*(f"fact number {number}" for number in range(60)))
+
+    async def look() -> None:
+        for _ in range(30):
+            assert await texts(house.bank, "fact number 7", 1) == ["fact number 7"]
+
+    async def come_and_go(number: int) -> None:
+        for turn in range(20):
+            drafts = [Draft(content=f"passing {number} {turn} {each}", session_id="s") for each in range(5)]
+            stored = await asyncio.gather(*map(house.bank.retain, drafts))
+            await asyncio.gather(*(house.bank.forget(each["id"]) for each in stored))
+
+    with anyio.fail_after(BOUND):
+        await asyncio.gather(*(look() for _ in range(4)), *(come_and_go(number) for number in range(4)))
+
+    assert len((await house.bank.page(Narrowing(), newest=True, beyond=None, most=100))[0]) == 60
