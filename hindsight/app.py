@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
@@ -47,6 +48,7 @@ class App:
         self._sessions = SseSessions(self._server, settings)
         self._meters.watch("sessions", "Event streams open", lambda: len(self._sessions))
         self._meters.watch("calls_in_flight", "Tool calls under way", lambda: self._server.running)
+        self._bulk = Load(banks.lease, settings)
         self._drain_time = settings.drain_time
         self._entry: ASGIApp = HostGuard(self._authenticated(settings), settings)
 
@@ -67,7 +69,7 @@ class App:
 
     async def drain(self) -> None:
         """Take nothing new, finish the calls in flight, end all streams."""
-        await self._sessions.drain(self._drain_time)
+        await asyncio.gather(self._bulk.drain(self._drain_time), self._sessions.drain(self._drain_time))
 
     def _authenticated(self, settings: Settings) -> ASGIApp:
         tokens, refused = make_tokens(settings), self._meters.refused
@@ -91,7 +93,7 @@ class App:
         """All doors that need a key, where there are keys."""
         stream, streamable = SseStream(self._sessions), Streamable(self._server, settings)
         export = Export(self._banks.lease, settings)
-        load, watched = Load(self._banks.lease, settings), self._requests.watched
+        load, watched = self._bulk, self._requests.watched
         return [
             Route("/mcp/{bank_id}/sse", {"GET": stream, "HEAD": stream}),
             Route("/mcp/{bank_id}/messages", {"POST": SseMessages(self._sessions, settings)}),

@@ -41,7 +41,8 @@ _OTHER_EMBEDDER = (
 # is found by its words at once and by its meaning soon after.
 _AT_ONCE = 160
 # Characters of text in a page, unless one memory alone has more; and how many are read at a time to find out.
-_PAGE, _STEP = 1_000_000, 50
+_PAGE, _STEP = 16_000_000, 50
+_ID = 128  # characters of an id that came with a call, at most, in what is said about it
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 P = ParamSpec("P")
@@ -243,6 +244,7 @@ class Bank:
         """
         store = self._store
         if store is None:
+            self._conditions(query.narrowing)  # what is wrong is wrong here too
             return {"results": []}
         counting = await asyncio.to_thread(self._counting, store, query.narrowing)
         asking = asked(query.text, store.roster.names())
@@ -263,13 +265,14 @@ class Bank:
     ) -> tuple[list[Memory], int | None]:
         """Up to `most` memories in the order of retaining or against it, and where the next page goes on, if any does.
 
-        Fewer when their texts have more than a million characters.
+        Fewer when their texts have more than sixteen million characters.
 
         `beyond` is where the page before this one said that this one goes on. Raises InvalidArgument.
         """
+        conditions = self._conditions(narrowing)
         if self._store is None:
             return [], None
-        ask = partial(self._store.ledger.page, self._conditions(narrowing), newest=newest)
+        ask = partial(self._store.ledger.page, conditions, newest=newest)
         found: list[tuple[int, Memory]] = []
         size, whole = 0, False
         while len(found) <= most and size <= _PAGE and not whole:
@@ -296,14 +299,14 @@ class Bank:
         number, _ = await self._find(id)
         changed = await self._held().update(number, changes)
         if changed is None:
-            raise MemoryNotFound(f"this bank has no memory {id}")
+            raise _no_memory(id)
         return changed
 
     async def forget(self, id: str) -> None:
         """Remove a memory for good. Raises MemoryNotFound."""
         number, _ = await self._find(id)
         if not (await self._held().forget([number])).count:  # another call was faster
-            raise MemoryNotFound(f"this bank has no memory {id}")
+            raise _no_memory(id)
 
     async def forget_all(self, narrowing: Narrowing) -> int:
         """Remove for good all memories that fit; returns how many."""
@@ -351,7 +354,8 @@ class Bank:
         if draft.event_date is not None:
             self._when("event_date", draft.event_date)
         if draft.supersedes is not None:
-            raise MemoryNotFound(f"supersedes names {draft.supersedes}, and this bank is empty; nothing was stored")
+            named = draft.supersedes[:_ID]
+            raise MemoryNotFound(f"supersedes names {named}, and this bank has no such memory; nothing was stored")
 
     async def _created(self) -> Store:
         async with self._creating:
@@ -450,7 +454,7 @@ class Bank:
     async def _find(self, id: str) -> tuple[int, Memory]:
         found = None if self._store is None else await asyncio.to_thread(self._store.ledger.find, id)
         if found is None:
-            raise MemoryNotFound(f"this bank has no memory {id}")
+            raise _no_memory(id)
         return found
 
     async def _select(self, narrowing: Narrowing) -> Numbers:
@@ -487,7 +491,7 @@ class Bank:
     def _conditions(self, narrowing: Narrowing) -> Conditions:
         since = None if narrowing.since is None else _micros(self._when("since", narrowing.since).start)
         until = None if narrowing.until is None else _last_micro(self._when("until", narrowing.until))
-        if since is not None and until is not None and since > until:
+        if since is not None and until is not None and since >= until:
             raise InvalidArgument("since must not be after until", argument="since")
         return Conditions(
             types=narrowing.types,
@@ -509,6 +513,10 @@ def _retained(memory: Memory, status: str, warnings: list[str]) -> RetainAnswer:
     if warnings:
         answer["warnings"] = warnings
     return answer
+
+
+def _no_memory(id: str) -> MemoryNotFound:
+    return MemoryNotFound(f"this bank has no memory {id[:_ID]}")
 
 
 def _late(passages: int) -> str:

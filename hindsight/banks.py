@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hindsight.bank import Bank, Parts
 from hindsight.errors import HindsightError, TooBusy
@@ -23,6 +23,7 @@ from hindsight.store import Store
 logger = logging.getLogger(__name__)
 
 LEDGER = "ledger.db"
+StepT = TypeVar("StepT")
 OpenStore = Callable[[BankId, Path], Awaitable[Store]]
 Look = Callable[[Path], Glance]
 _GONE = "gone-"  # starts the name of a folder that is being removed; no bank's does
@@ -64,7 +65,7 @@ class Banks:
         self._most = most
         self._look = look
         self._seats: dict[BankId, _Seat] = {}
-        self._steps: set[asyncio.Task[None]] = set()  # banks being opened and closed
+        self._steps: set[asyncio.Task[Any]] = set()  # banks being opened, closed and deleted
         for left in folder.glob(f"{_GONE}*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -87,6 +88,9 @@ class Banks:
 
         Whoever comes meanwhile waits, and finds an empty bank.
         """
+        return await self._to_its_end(self._delete(bank_id))
+
+    async def _delete(self, bank_id: BankId) -> bool:
         async with self._seated(bank_id) as seat, seat.opening:
             if seat.calls:
                 with contextlib.suppress(TimeoutError):
@@ -117,7 +121,7 @@ class Banks:
 
     def _glances(self) -> list[Glance]:
         found = []
-        for path in self._folder.glob(f"*/{LEDGER}"):
+        for path in self._folder.glob(f"[!{_GONE[0]}]*/{LEDGER}"):
             with contextlib.suppress(HindsightError):  # one that is damaged or on its way out does not hide the others
                 found.append(self._look(path))
         return sorted(found, key=lambda glance: glance.bank_id)
@@ -150,12 +154,12 @@ class Banks:
         for bank_id, seat in idle[: max(0, len(self._seats) - self._most)]:
             await self._to_its_end(self._close(bank_id, seat))
 
-    async def _to_its_end(self, step: Coroutine[Any, Any, None]) -> None:
+    async def _to_its_end(self, step: Coroutine[Any, Any, StepT]) -> StepT:
         """Wait for `step`, which goes on to its end when the waiting is cancelled: no bank is left half open."""
         task = asyncio.create_task(step)
         self._steps.add(task)
         task.add_done_callback(self._steps.discard)
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
 
     async def _close(self, bank_id: BankId, seat: _Seat) -> None:
         async with seat.opening:

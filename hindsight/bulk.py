@@ -215,7 +215,10 @@ def _place(error: ValueError | RecursionError) -> str:
 async def _begun(bank: Bank, lines: Sequence[Line]) -> _Window:
     read = await asyncio.to_thread(_read_all, lines)
     drafts = [each[0] for each in read if not isinstance(each, HindsightError)]
-    return _Window(lines, read, await bank.prepare(drafts) if drafts else None)
+    try:
+        return _Window(lines, read, await bank.prepare(drafts) if drafts else None)
+    except HindsightError as error:  # a full disk, say: it fails these lines, and the next ones may fare better
+        return _Window(lines, [each if isinstance(each, HindsightError) else error for each in read], None)
 
 
 def _read_all(lines: Sequence[Line]) -> list[_Read | HindsightError]:

@@ -140,7 +140,7 @@ class StorageFull(Unavailable):
 
 class LedgerUnavailable(Unavailable):
     code, status = "INTERNAL", 500
-    next_action = "Tell the operator to look at the server's log and to run hindsight check."
+    next_action = "Tell the operator to look at the server's log."
 
 
 class DeadlineExceeded(HindsightError):
@@ -150,4 +150,4 @@ class DeadlineExceeded(HindsightError):
 
 class Internal(HindsightError):
     code, status = "INTERNAL", 500
-    next_action = "Try again once; if it fails again, give the operator the time of the call."
+    next_action = "Try again once; if it fails again, give the operator the id in the message."

@@ -28,10 +28,10 @@ class Joiner(Generic[ItemT, ResultT]):
         self._waiting: deque[tuple[ItemT, asyncio.Future[ResultT]]] = deque()
         self._runner: asyncio.Task[None] | None = None
 
-    async def __call__(self, item: ItemT, *, first: bool = False) -> ResultT:
-        """The result of `item`; `first` puts it before what is waiting."""
+    async def __call__(self, item: ItemT) -> ResultT:
+        """The result of `item`."""
         future: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
-        (self._waiting.appendleft if first else self._waiting.append)((item, future))
+        self._waiting.append((item, future))
         if self._runner is None:
             self._runner = asyncio.create_task(self._run())
         return await future
@@ -54,6 +54,8 @@ class Joiner(Generic[ItemT, ResultT]):
     def _tell(
         batch: list[tuple[ItemT, asyncio.Future[ResultT]]], outcome: Sequence[ResultT | Exception] | BaseException
     ) -> None:
+        if not isinstance(outcome, BaseException) and len(outcome) != len(batch):
+            outcome = RuntimeError(f"{len(outcome)} results came for {len(batch)} items")
         results = [outcome] * len(batch) if isinstance(outcome, BaseException) else outcome
         for (_, future), result in zip(batch, results, strict=True):
             if future.done():

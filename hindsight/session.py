@@ -151,6 +151,7 @@ class MemoryServer:
         self._session_calls = settings.session_calls
         self._total_calls = settings.total_calls
         self._tasks: TaskGroup | None = None
+        self._negotiated: dict[str, Connection] = {}
         self._draining = False
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -195,6 +196,16 @@ class MemoryServer:
         """
         tools = self.tools if only is None else self.tools.narrowed(only)
         return Session(self, bank_id, partial(self._lease, bank_id), caller, tools, tell, name, version)
+
+    def negotiated(self, version: str) -> Connection:
+        """The one connection of all requests whose client negotiated this version elsewhere; nothing is kept in it."""
+        # Made anew for each request, it would be a tenth of the cost of a call.
+        connection = self._negotiated.get(version)
+        if connection is None:
+            outbound = _Context(None, None, None)
+            connection = self._negotiated[version] = Connection.for_loop(outbound, protocol_version_hint=version)
+            connection.initialized.set()
+        return connection
 
     def admit(self, calls_in_session: int) -> None:
         """Count a call in. Raises TooBusy when there are too many in the session or in all."""
@@ -387,6 +398,8 @@ class Session:
         method, params = message.method, message.params
         if method != "initialize" and enveloped(params):
             return await self._dispatch_enveloped(context, method, params)
+        if method != "initialize" and self._version is not None:
+            return await self._runner(self._server.negotiated(self._version)).on_request(context, method, params)
         if method not in ("initialize", "ping") and not self._handshake.connection.initialize_accepted:
             # TypeScript clients reconnect after a restart of the server without initialising again.
             self._handshake.connection.initialized.set()
@@ -394,7 +407,9 @@ class Session:
 
     @cached_property
     def _handshake(self) -> ServerRunner[Session]:
-        connection = Connection.for_loop(_Context(None, None, self._tell), protocol_version_hint=self._version)
+        return self._runner(Connection.for_loop(_Context(None, None, self._tell), protocol_version_hint=self._version))
+
+    def _runner(self, connection: Connection) -> ServerRunner[Session]:
         return ServerRunner(self._server.kernel, connection, self, init_options=self._server.init_options)
 
     async def _dispatch_enveloped(self, context: _Context, method: str, params: JsonObject | None) -> JsonObject:

@@ -17,9 +17,10 @@ import numpy as np
 from hindsight.embedding import Vectors
 from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.errors import HindsightError, IndexUnavailable, Unavailable
+from hindsight.facets import Facets
 from hindsight.index import VectorIndex
 from hindsight.joining import Joiner
-from hindsight.ledger import Changes, EmbedderMark, Entry, Forgotten, Ledger, Stored
+from hindsight.ledger import Changes, Conditions, EmbedderMark, Entry, Facet, Forgotten, Ledger, Span, Stored
 from hindsight.quota import Quota
 from hindsight.record import Memory
 from hindsight.retrieval.held import Held
@@ -36,6 +37,7 @@ OpenIndex = Callable[[int], Awaitable[VectorIndex]]
 HELD = 8_192
 _COMMIT = 256  # memories in one commit
 _CARRY = 500  # passages carried to the index at a time
+_LATE = 64  # passages embedded late at a time: whoever closes the bank waits for no more
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
 _LAG = 0.25
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
@@ -51,6 +53,7 @@ class Store:
         self.ledger = ledger
         self.roster = Roster()
         self.held = Held(HELD)
+        self._facets: Facets | None = None
         self._name = name
         self._embedder = embedder
         self._late: set[int] = set()  # keys of the passages without a vector
@@ -143,6 +146,15 @@ class Store:
                 await index.aclose()
         self._news.set()
 
+    async def counting(self, conditions: Conditions) -> Mask:
+        """Which memories meet the conditions, bool by number."""
+        if conditions == Conditions(superseded=conditions.superseded):
+            return self.roster.counting(superseded=conditions.superseded)
+        async with self._writing:
+            if self._facets is None:
+                self._facets = await asyncio.to_thread(self._read_facets)
+        return await asyncio.to_thread(self._counting, self._facets, conditions)
+
     async def nearest(self, vector: Vectors, counting: Mask, most: int) -> tuple[Keys, Scores]:
         """Keys and cosines of the passages nearest to `vector` that are not held, at most about `most`.
 
@@ -156,7 +168,7 @@ class Store:
         if not wanted:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         # A condition leaves some of those the index finds: ask for so many more, or take all that are left.
-        asked = most * max(1, int((self.roster.owners() > 0).sum()) // wanted)
+        asked = most * max(1, self.roster.count() // wanted)
         try:
             if wanted > most and asked <= most * 10:
                 return await self._nearest_in_index(vector, outside, asked)
@@ -170,11 +182,13 @@ class Store:
         self._stopping.set()
         self._news.set()
         if self._follower is not None:
-            await self._follower
-        async with self._opening:
-            if self._index is not None:
-                await self._index.aclose()
-        await asyncio.to_thread(self.ledger.close)
+            await asyncio.wait([self._follower])  # a failure of its own was logged when it came
+        try:
+            async with self._opening:
+                if self._index is not None:
+                    await self._index.aclose()
+        finally:
+            await asyncio.to_thread(self.ledger.close)
 
     async def _nearest_in_index(self, vector: Vectors, outside: Mask, asked: int) -> tuple[Keys, Scores]:
         found = await (await self._opened()).nearest(vector, asked)
@@ -212,14 +226,28 @@ class Store:
         self._behind = self._behind or entry.vectors is None
         if entry.vectors is not None:
             self.held.add(keys[:embedded], entry.vectors)
+        if self._facets is not None:
+            self._facets.note(stored.number, _facet(entry.memory, entry.time))
         self.roster.add([_outline(entry, stored.number)], keys, np.full(len(keys), stored.number))
         if stored.superseded is not None:
             self.roster.supersede(stored.superseded)
+
+    def _read_facets(self) -> Facets:
+        facets = Facets()
+        for number, facet in self.ledger.facets():
+            facets.note(number, facet)
+        return facets
+
+    def _counting(self, facets: Facets, conditions: Conditions) -> Mask:
+        counts = self.roster.counting(superseded=conditions.superseded)
+        return counts & facets.fitting(conditions, len(counts))
 
     def _update(self, number: int, changes: Changes) -> Memory | None:
         memory = self.ledger.update(number, changes)
         if memory is not None:
             self.roster.redate(number, _day_of(memory))
+            if self._facets is not None:
+                self._facets.note(number, _facet(memory, changes.time or self._facets.time(number)))
         return memory
 
     def _forget(self, numbers: Sequence[int]) -> Forgotten:
@@ -308,7 +336,7 @@ class Store:
     async def _embed_late(self) -> bool:
         if not self.semantic:
             return False
-        late = await asyncio.to_thread(self.ledger.unembedded, _CARRY)
+        late = await asyncio.to_thread(self.ledger.unembedded, _LATE)
         if late:
             vectors = await self._embedder.embed([text for _, text in late])
             async with self._writing:
@@ -377,6 +405,10 @@ async def open_store(
 
 def _outline(entry: Entry, number: int) -> Outline:
     return Outline(number, entry.traits, entry.memory.session_id, _day_of(entry.memory))
+
+
+def _facet(memory: Memory, time: Span) -> Facet:
+    return Facet(memory.type, memory.context, memory.session_id, memory.tags, memory.metadata, time)
 
 
 def _day_of(memory: Memory) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 
@@ -26,12 +27,16 @@ def main(given: Sequence[str] | None = None) -> int:
     reindex.add(commands)
     keys.add(commands)
     arguments = parser.parse_args(given)
+    os.umask(0o077)  # what is stored is for this user alone
     try:
         status: int = arguments.run(arguments)
     except SettingsError as error:
         print(f"hindsight: {error}", file=sys.stderr)
         return 2
-    except (HindsightError, FolderHeld, OSError) as error:
+    except HindsightError as error:
+        print(f"hindsight: {error.message}. {error.advice}", file=sys.stderr)
+        return 1
+    except (FolderHeld, OSError) as error:
         print(f"hindsight: {error}", file=sys.stderr)
         return 1
     return status

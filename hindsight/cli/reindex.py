@@ -78,7 +78,7 @@ async def _on_server(arguments: argparse.Namespace) -> AsyncIterator[tuple[Ask, 
 @asynccontextmanager
 async def _in_folder(arguments: argparse.Namespace) -> AsyncIterator[tuple[Ask, list[BankId]]]:
     settings = read_settings(data_dir=arguments.data_dir)
-    if not settings.data_dir.is_dir():  # noqa: ASYNC240  # nothing else runs yet
+    if not settings.data_dir.is_dir():  # nothing else runs yet
         raise Refused(f"there is no data folder {settings.data_dir}", next_action="Name it with --data-dir.")
     with held_folder(settings.data_dir, "hindsight reindex") as folder:
         async with open_banks(settings, folder, make_embedder(settings)) as banks:

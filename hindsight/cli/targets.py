@@ -16,7 +16,7 @@ import httpx
 
 from hindsight.banks import Banks
 from hindsight.bulk import WINDOW, Line, LineResult, export, load
-from hindsight.errors import HindsightError, Overloaded
+from hindsight.errors import HindsightError, Overloaded, TooBusy
 from hindsight.folder import FolderHeld, held_folder
 from hindsight.record import BankId
 from hindsight.settings import read_settings
@@ -133,6 +133,8 @@ class _Server:
             await _check(response)
             async for line in response.aiter_lines():
                 result: LineResult = json.loads(line)
+                if "error" in result and result["error"]["code"] == TooBusy.code:
+                    raise TooBusy(result["error"]["message"])  # the server stops: the line was not looked at
                 yield result
 
     async def export(self, bank_id: BankId) -> AsyncGenerator[bytes, None]:
@@ -153,7 +155,7 @@ def _path(bank_id: BankId) -> str:
 
 
 async def _check(response: httpx.Response) -> None:
-    """Raises Overloaded when it may go better later, else Refused."""
+    """Raises TooBusy when it may go better later, else Refused."""
     if response.status_code == 200:
         return
     body = await response.aread()
@@ -163,7 +165,7 @@ async def _check(response: httpx.Response) -> None:
     except (ValueError, KeyError, TypeError):
         message = f"the server answers {response.status_code}; is the URL right?"
     if response.status_code in (429, 502, 503, 504):
-        raise Overloaded(message)
+        raise TooBusy(message)
     raise Refused(message)
 
 

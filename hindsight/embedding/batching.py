@@ -1,4 +1,4 @@
-"""An embedder that joins concurrent calls of another one into single runs, and lets a recall's query go first."""
+"""An embedder that joins concurrent calls of another one into single runs, keeping a recall's query out of long ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ RUN = 16
 
 
 class BatchingEmbedder:
-    """Fulfils Embedder over another one; `embed_query` goes before the texts that wait. A run has `most` texts."""
+    """Fulfils Embedder over another one; `embed_query` does not wait for texts. A run has `most` texts."""
 
     def __init__(self, inner: Embedder, most: int = RUN) -> None:
         self._inner = inner
         self._most = most
         self._joined = Joiner[str, Vectors](self._embed, most)
+        self._queries = Joiner[str, Vectors](self._embed, most)
         self.name, self.max_tokens = inner.name, inner.max_tokens
         self.token_ends = inner.token_ends
         self.ready = inner.ready
@@ -37,13 +38,14 @@ class BatchingEmbedder:
         return np.stack([row for turn in turns for row in await asyncio.gather(*map(self._joined, turn))])
 
     async def embed_query(self, text: str) -> Vectors:
-        """One text as float32 [dimension], before all texts that wait. Raises EmbedderUnavailable."""
-        return await self._joined(text, first=True)
+        """One text as float32 [dimension], beside the texts under way. Raises EmbedderUnavailable."""
+        return await self._queries(text)
 
     async def aclose(self) -> None:
         # First, or those that wait for a service that hangs would hold up the end.
         await self._inner.aclose()
         await self._joined.settle()
+        await self._queries.settle()
 
     async def _embed(self, texts: Sequence[str]) -> list[Vectors | Exception]:
         return list(await self._inner.embed(texts))

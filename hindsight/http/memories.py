@@ -12,13 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from urllib.parse import parse_qs
 
-from starlette.types import Receive, Scope, Send
+import anyio
+from starlette.types import Message, Receive, Scope, Send
 
 from hindsight.bank import Bank
 from hindsight.banks import Banks
 from hindsight.bulk import LineResult, export, load, windows_of
 from hindsight.caller import caller_of
-from hindsight.errors import ConfirmationRequired, HindsightError, InvalidArgument, NotFound
+from hindsight.errors import ConfirmationRequired, HindsightError, InvalidArgument, NotFound, TooBusy
 from hindsight.http.answers import answer, answer_error
 from hindsight.http.bodies import ClientGone
 from hindsight.http.paths import bank_of
@@ -46,19 +47,38 @@ class Load:
     def __init__(self, lease: Lease, settings: Settings) -> None:
         self._lease = lease
         self._patience = settings.send_timeout
+        self._running = 0
+        self._quiet, self._stopping = asyncio.Event(), asyncio.Event()
+
+    async def drain(self, seconds: float) -> None:
+        """End every load behind the lines in work, which are answered; returns when all have ended or time is up."""
+        self._stopping.set()
+        if self._running:
+            with anyio.move_on_after(seconds):
+                await self._quiet.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         results = _Results(send, self._patience)
         try:
-            chunks = _decoded(scope, _body(receive, results.begin))
+            chunks = _decoded(scope, _body(receive, results.begin, self._stopping))
         except HindsightError as error:
             await answer_error(send, error)
             return
+        self._running += 1
+        self._quiet.clear()
         try:
             async with self._lease(bank_of(scope)) as bank, aclosing(chunks):
                 await _exchange(bank, chunks, results)
         except* (ClientGone, TimeoutError):
             pass  # there is nobody to tell, and what was told is on disk
+        except* HindsightError as group:
+            if results.begun:
+                raise
+            await answer_error(send, _first(group))
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._quiet.set()
 
 
 class Export:
@@ -69,19 +89,29 @@ class Export:
         self._patience = settings.send_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        leaving = asyncio.create_task(_left(receive))
+        begun = False
         try:
             async with self._lease(bank_of(scope)) as bank, aclosing(export(bank)) as chunks:
+                first = await anext(chunks, b"")
+                begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                async for chunk in chunks:
-                    if leaving.done():
-                        return
-                    # A client that does not read keeps the ledger from clearing up behind its writes.
-                    async with asyncio.timeout(self._patience):
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+                await self._send_on(first, chunks, receive, send)
+        except HindsightError as error:
+            if begun:
+                raise
+            await answer_error(send, error)
         except TimeoutError:
             return
+
+    async def _send_on(self, chunk: bytes, chunks: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            while chunk and not leaving.done():
+                # A client that does not read keeps the ledger from clearing up behind its writes.
+                async with asyncio.timeout(self._patience):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await anext(chunks, b"")
+            await send({"type": "http.response.body", "body": b""})
         finally:
             leaving.cancel()
 
@@ -129,15 +159,15 @@ class _Results:
     def __init__(self, send: Send, patience: float) -> None:
         self._send = send
         self._patience = patience
-        self._begun = self._ended = False
+        self.begun = self._ended = False
         self._waiting = bytearray()
         self._sent = 0
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
     async def begin(self) -> None:
         """Start the answer, once: not before the body does, for a client that waits for leave to send it."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
 
     async def put(self, results: Sequence[LineResult]) -> None:
@@ -192,16 +222,37 @@ def _decoded(scope: Scope, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerato
     raise UnknownEncoding("this Content-Encoding is not known")
 
 
-async def _body(receive: Receive, begin: Callable[[], Awaitable[None]]) -> AsyncGenerator[bytes, None]:
-    more = True
-    while more:
-        async with asyncio.timeout(IDLE):
-            event = await receive()
-        if event["type"] != "http.request":
-            raise ClientGone
-        await begin()
-        more = event.get("more_body", False)
-        yield event.get("body", b"")
+async def _body(
+    receive: Receive, begin: Callable[[], Awaitable[None]], stopping: asyncio.Event
+) -> AsyncGenerator[bytes, None]:
+    """The body as it comes. Raises ClientGone, TimeoutError, and TooBusy when the server stops."""
+    more, stop = True, asyncio.create_task(stopping.wait())
+    try:
+        while more:
+            event = await _before(stop, receive)
+            await begin()
+            if event is None:
+                raise TooBusy("the server is shutting down", retry_after=5)
+            if event["type"] != "http.request":
+                raise ClientGone
+            more = event.get("more_body", False)
+            yield event.get("body", b"")
+    finally:
+        stop.cancel()
+
+
+async def _before(stop: asyncio.Task[bool], receive: Receive) -> Message | None:
+    """The next event, or None when `stop` is done first. Raises TimeoutError."""
+    receiving = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({receiving, stop}, timeout=IDLE, return_when=asyncio.FIRST_COMPLETED)
+        if receiving.done() and not stop.done():
+            return receiving.result()
+        if stop.done():
+            return None
+        raise TimeoutError
+    finally:
+        receiving.cancel()
 
 
 async def _unzipped(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -225,6 +276,11 @@ async def _unzipped(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
 
 class _BrokenBody(InvalidArgument):
     next_action = "Send the rest again; the lines answered before are stored, and repeating them is safe."
+
+
+def _first(group: BaseExceptionGroup[HindsightError]) -> HindsightError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _left(receive: Receive) -> None:

@@ -92,6 +92,18 @@ class Conditions:
     predicate: Callable[[JsonObject], bool] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """What conditions ask of a memory, but whether it is superseded."""
+
+    type: MemoryType
+    context: str
+    session_id: str | None
+    tags: tuple[str, ...]
+    metadata: JsonObject
+    time: Span
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """New categories of a memory; None leaves one as it is. `time` goes with `event_date`."""
@@ -229,6 +241,10 @@ class Ledger(Protocol):
 
         The day is that of `event_date`, else that of retaining.
         """
+        ...
+
+    def facets(self) -> Iterator[tuple[int, Facet]]:
+        """Of all memories, ascending, what conditions ask of them."""
         ...
 
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:

@@ -32,9 +32,11 @@ from hindsight.ledger import (
     Cut,
     EmbedderMark,
     Entry,
+    Facet,
     Forgotten,
     Glance,
     Numbers,
+    Span,
     Stats,
     Stored,
 )
@@ -98,15 +100,19 @@ _COLUMNS = (
 _MARKS = "identity, time_start, time_end, label, asks, only_asks, tells_time"
 # SQLite's default limit on variables is 32,766; far below it the statement cache still helps.
 _SLICE = 500
+_UPGRADE = "Tell the operator to upgrade the server again; nothing was changed."
 # A full disk shows while writing the log, its checkpoint, or the shared memory beside it.
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 def open_sqlite(path: Path, bank_id: str) -> SqliteLedger:
-    """Open or create the ledger of a bank. Raises StorageFull, or sqlite3.DatabaseError when the file is none."""
+    """Open or create the ledger of a bank. Raises StorageFull, or LedgerUnavailable when the file is no ledger of ours."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    ledger = SqliteLedger(path)
-    ledger.name_bank(bank_id)
+    with contextlib.ExitStack() as opened:
+        ledger = SqliteLedger(path)
+        opened.callback(ledger.close)
+        ledger.lay_out(bank_id)
+        opened.pop_all()
     return ledger
 
 
@@ -124,17 +130,20 @@ class SqliteLedger:
         self._path = path
         self._writing = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
-        self._writer = _connect(path)
+        with _errors_of_ours():
+            self._writer = _connect(path)
+
+    def lay_out(self, bank_id: str) -> None:
+        """Make the tables of a new file, and write down which bank it is: the folder's name does not always tell."""
         with self._commit() as database:
-            if database.execute("PRAGMA user_version").fetchone()[0] == 0:
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA_VERSION:
+                raise LedgerUnavailable("a newer version of the server has written this bank", next_action=_UPGRADE)
+            if version == 0:
                 for statement in _SCHEMA.split(";"):
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-    def name_bank(self, bank_id: str) -> None:
-        """Write down which bank this is: the folder's name alone does not always tell."""
-        with self._commit() as database:
-            database.execute("INSERT OR IGNORE INTO bank VALUES ('id', ?)", (bank_id,))
+                database.execute("INSERT INTO bank VALUES ('id', ?)", (bank_id,))
 
     def embedder(self) -> EmbedderMark | None:
         rows = self._rows("SELECT value FROM bank WHERE name = 'embedder'")
@@ -249,6 +258,14 @@ class SqliteLedger:
         )
         for number, label, asks, only_asks, tells_time, session, day, superseded in rows:
             yield number, Traits(label, bool(asks), bool(only_asks), bool(tells_time)), session, day, bool(superseded)
+
+    def facets(self) -> Iterator[tuple[int, Facet]]:
+        rows = self._rows(
+            "SELECT number, type, context, session_id, tags, metadata, time_start, time_end FROM memory ORDER BY number"
+        )
+        for number, type_, context, session, tags, metadata, start, end in rows:
+            tagged = tuple(json.loads(tags)) if tags != "[]" else ()
+            yield number, Facet(MemoryType(type_), context, session, tagged, json.loads(metadata), Span(start, end))
 
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
         rows = self._rows(
@@ -411,7 +428,7 @@ def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightErr
 def _supersede(database: sqlite3.Connection, old: str, new: str) -> int | HindsightError:
     row = database.execute("SELECT superseded_by, number FROM memory WHERE id = ?", (old,)).fetchone()
     if row is None:
-        return MemoryNotFound(f"supersedes names {old}, and this bank has no such memory; nothing was stored")
+        return MemoryNotFound(f"supersedes names {old[:128]}, and this bank has no such memory; nothing was stored")
     if row[0] is not None:
         return AlreadySuperseded(f"{old} is superseded by {row[0]} already; nothing was stored", superseded_by=row[0])
     database.execute("UPDATE memory SET superseded_by = ? WHERE id = ?", (new, old))

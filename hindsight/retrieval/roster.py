@@ -92,21 +92,14 @@ class Roster:
     def names(self) -> frozenset[str]:
         """The labels by which the bank's memories name who speaks."""
         return frozenset(
-            text for text, code in self._labels.items() if code and self._label_counts[code] >= _NAME_AFTER
+            text for text, code in list(self._labels.items()) if code and self._label_counts[code] >= _NAME_AFTER
         )
 
-    def counting(self, *, superseded: bool, among: Keys | None = None) -> Mask:
-        """Which memories count, bool by number: those `among` these numbers, or all.
-
-        `superseded` counts superseded memories too.
-        """
+    def counting(self, *, superseded: bool) -> Mask:
+        """Which memories there are, bool by number, with the superseded ones if `superseded`."""
         counts = self._first > 0
         if not superseded:
             counts &= ~self._superseded[: len(counts)]
-        if among is not None:
-            wanted = np.zeros(len(counts), np.bool_)
-            wanted[among[among < len(counts)]] = True
-            counts &= wanted
         return counts
 
     def passages(self, counting: Mask) -> Mask:
@@ -196,5 +189,5 @@ def _grown(array: ArrayT, least: int, blank: int) -> ArrayT:
 
 def top_keys(scores: Scores, most: int) -> Keys:
     """The keys of the `most` highest scores above 0, in no order."""
-    some = np.argpartition(-scores, most)[:most] if len(scores) > most else np.arange(len(scores))
-    return some[scores[some] > 0].astype(np.int64)
+    some = np.flatnonzero(scores > 0)
+    return some[np.argpartition(-scores[some], most)[:most]] if len(some) > most else some

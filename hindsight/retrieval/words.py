@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -29,6 +29,8 @@ _MOST = 255
 Keys = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
+Found = tuple[int, npt.NDArray[np.uint16], npt.NDArray[np.uint8]]
+_NOWHERE: tuple[Keys, Scores] = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,13 @@ class Block:
     rows: npt.NDArray[np.uint16]
     counts: npt.NDArray[np.uint8]
 
-    def find(self, term: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
-        at = int(np.searchsorted(self.hashes, np.uint64(term)))
-        if at == len(self.hashes) or self.hashes[at] != term:
-            return self.rows[:0], self.counts[:0]
-        part = slice(self.starts[at], self.starts[at + 1])
-        return self.rows[part], self.counts[part]
+    def find(self, wanted: npt.NDArray[np.uint64]) -> Iterator[Found]:
+        """For each of the terms that stands here: its place in `wanted`, the passages' places, and how often."""
+        at = np.searchsorted(self.hashes, wanted)
+        at[at == len(self.hashes)] = 0
+        there = np.flatnonzero(self.hashes[at] == wanted) if len(self.hashes) else at[:0]
+        for place, start, stop in zip(there.tolist(), self.starts[at[there]], self.starts[at[there] + 1], strict=True):
+            yield place, self.rows[start:stop], self.counts[start:stop]
 
     def without(self, rows: Keys) -> Block:
         """The block as if it had never held the passages in these places."""
@@ -95,9 +98,11 @@ class Growing:
         for term, count in Counter(found).items():
             self.postings.setdefault(_hash(term), []).append(row << 8 | min(count, _MOST))
 
-    def find(self, term: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
-        packed = np.array(self.postings.get(term, ()), np.uint32)
-        return (packed >> 8).astype(np.uint16), (packed & _MOST).astype(np.uint8)
+    def find(self, wanted: npt.NDArray[np.uint64]) -> Iterator[Found]:
+        for place, term in enumerate(wanted.tolist()):
+            if term in self.postings:
+                packed = np.array(self.postings[term], np.uint32)
+                yield place, (packed >> 8).astype(np.uint16), (packed & _MOST).astype(np.uint8)
 
     def freeze(self) -> Block:
         hashes = np.array(sorted(self.postings), np.uint64)
@@ -133,9 +138,12 @@ class WordIndex:
 
     def __init__(self) -> None:
         self._blocks: dict[int, Block | Growing] = {}
+        self._lengths: Scores = np.zeros(BLOCK, np.float32)  # terms of each passage, by key
 
     def put(self, number: int, block: Block) -> None:
         """Take over a block that was frozen before."""
+        self._make_room((number + 1) * BLOCK)
+        self._lengths[number * BLOCK : (number + 1) * BLOCK] = block.lengths
         self._blocks[number] = block
 
     def add(self, passages: Iterable[tuple[int, str]]) -> None:
@@ -143,7 +151,9 @@ class WordIndex:
         for key, text in passages:
             block = self._blocks.setdefault(key // BLOCK, Growing())
             assert isinstance(block, Growing)  # keys ascend, and only blocks behind the last are frozen
+            self._make_room(key + 1)
             block.add(key % BLOCK, terms(text))
+            self._lengths[key] = block.lengths[key % BLOCK]
 
     def freeze(self, top: int) -> list[tuple[int, Block]]:
         """Freeze the blocks that no key above `top` can change; returns them with their numbers."""
@@ -154,33 +164,35 @@ class WordIndex:
 
     def look_up(self, wanted: Sequence[str], alive: Mask) -> list[Hits]:
         """For each term the passages that hold it, of those that are `alive`, bool [top key + 1]."""
-        lengths = self._lengths(len(alive))
-        spoken = lengths[alive & (lengths > 0)]
-        total, mean = len(spoken), float(spoken.mean()) if len(spoken) else 1.0
+        lengths = self._lengths
+        spoken = lengths[: len(alive)] * alive[: len(lengths)]  # passages without words may come after the last of these
+        total = int(np.count_nonzero(spoken))
+        mean = float(spoken.sum(dtype=np.float64)) / total if total else 1.0
         found = []
-        for term in wanted:
-            keys, counts = self._find(_hash(term), alive)
+        for keys, counts in self._find(np.array([_hash(term) for term in wanted], np.uint64), alive):
             norm = _K1 * (1 - _B + _B * lengths[keys] / mean)
             rarity = float(np.log1p((total - len(keys) + 0.5) / (len(keys) + 0.5)))
             found.append(Hits(keys, (counts / (counts + norm)).astype(np.float32), rarity))
         return found
 
-    def _find(self, term: int, alive: Mask) -> tuple[Keys, npt.NDArray[np.float32]]:
-        found = [(number * BLOCK, *block.find(term)) for number, block in list(self._blocks.items())]
-        if not found:  # everything was forgotten before the bank was opened
-            return np.empty(0, np.int64), np.empty(0, np.float32)
-        keys = np.concatenate([first + rows.astype(np.int64) for first, rows, _ in found])
-        counts = np.concatenate([counts for _, _, counts in found]).astype(np.float32)
-        living = keys < len(alive)  # what another thread has added since `alive` was taken
-        living[living] = alive[keys[living]]
-        return keys[living], counts[living]
-
-    def _lengths(self, size: int) -> npt.NDArray[np.float32]:
-        lengths = np.zeros(size, np.float32)
+    def _find(self, wanted: npt.NDArray[np.uint64], alive: Mask) -> Iterator[tuple[Keys, Scores]]:
+        """For each term the living passages that hold it, and how often."""
+        found: list[list[tuple[Keys, Scores]]] = [[_NOWHERE] for _ in wanted]
         for number, block in list(self._blocks.items()):
-            part = lengths[number * BLOCK : (number + 1) * BLOCK]
-            part[:] = block.lengths[: len(part)]
-        return lengths
+            for place, rows, counts in block.find(wanted):
+                found[place].append((rows.astype(np.int64) + number * BLOCK, counts.astype(np.float32)))
+        for parts in found:
+            keys = np.concatenate([keys for keys, _ in parts])
+            counts = np.concatenate([counts for _, counts in parts])
+            living = keys < len(alive)  # what another thread has added since `alive` was taken
+            living[living] = alive[keys[living]]
+            yield keys[living], counts[living]
+
+    def _make_room(self, size: int) -> None:
+        if size > len(self._lengths):
+            lengths = np.zeros(max(size, 2 * len(self._lengths)), np.float32)
+            lengths[: len(self._lengths)] = self._lengths
+            self._lengths = lengths
 
 
 @lru_cache(maxsize=1 << 16)

@@ -2,7 +2,7 @@
 //
 //     node typescript.mjs 1|2|2-modern|bridge sse|http URL KEY
 //
-// 1 and 2 are the SDK's generations, 2-modern speaks protocol 2026-07-28; bridge is 1 over stdio through mcp-remote, with
+// 1 and 2 are the SDK's generations, 2-modern speaks protocol 2026-07-28; bridge is 1 over stdio through mcp-remote with
 // its defaults.
 
 import { tmpdir } from 'node:os';

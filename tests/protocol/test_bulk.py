@@ -654,6 +654,25 @@ def test_a_load_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     assert glance(folder / "banks" / "b-a" / "ledger.db").memories == count
 
 
+def test_a_server_that_stops_answers_the_lines_in_work_and_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path, embedder=EMBEDDER) as server:
+        upload = Upload(f"{server.url}/banks/a/memories")
+        upload.send(notes(500) + b'{"content":')
+        upload.head()
+        pieces = upload.pieces()
+        first = next(pieces)
+        server.process.send_signal(signal.SIGTERM)
+        results = [json.loads(line) for line in (first + b"".join(pieces)).splitlines()]
+        upload.close()
+        status = server.stop()
+
+    assert status == 0
+    assert [each["status"] for each in results[:-1]] == ["stored"] * (len(results) - 1)
+    assert results[-1]["error"]["code"] == "TOO_BUSY"
+    assert glance(tmp_path / "banks" / "b-a" / "ledger.db").memories == len(results) - 1
+    assert not [line for line in server.log.lines if "Traceback" in line]
+
+
 @contextmanager
 def running_load(command: Sequence[object]) -> Iterator[subprocess.Popen[bytes]]:
     """A command under way; killed at the end when it still runs."""

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 
 from hindsight.record import JsonObject
-from tests.serving import Serving, serving
+from tests.serving import Log, Serving, serving
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +105,29 @@ def test_the_inspector_lists_the_tools_and_calls_them(server: Serving, tmp_path:
 
     assert [tool["name"] for tool in listed["tools"]] == TOOLS
     assert [memory["text"] for memory in recalled["structuredContent"]["results"]] == ["Ada drinks green tea."]
+
+
+def test_a_typescript_client_lives_through_a_kill_of_the_server(
+    clients: None, model_folder: Path, tmp_path: Path
+) -> None:
+    with serving(tmp_path) as first:
+        url, port = _url(first, "team", "sse"), int(first.url.rpartition(":")[2])
+        command = ("node", str(DRIVERS / "reconnecting.mjs"), url)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            try:
+                said = Log(client.stdout)
+                said.wait_for("connected")
+                first.kill()
+                with serving(tmp_path, port=port):
+                    client.stdin.write("\n")
+                    client.stdin.flush()
+                    recalled = said.wait_for("results")
+            finally:
+                client.kill()
+
+    assert json.loads(recalled) == {"results": []}
 
 
 def test_the_conformance_suite_finds_nothing_wrong_but_what_only_its_example_server_has(

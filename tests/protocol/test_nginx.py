@@ -126,6 +126,7 @@ async def test_a_load_and_an_export_pass_through_whole(proxied: Proxied) -> None
 async def test_metrics_stay_inside(proxied: Proxied) -> None:
     async with httpx.AsyncClient(base_url=proxied.url, timeout=BOUND, headers=proxied.holding("alpha")) as http:
         assert (await http.get("/alpha/metrics")).status_code == 404
+        assert (await http.get("/alpha/metrics/")).status_code == 404
         assert (await http.get("/alpha/banks")).status_code == 200
 
 

@@ -96,7 +96,7 @@ async def test_where_hosts_are_listed_only_those_work() -> None:
         served(host="0.0.0.0", allowed_hosts="memory, *.example.org, one:80") as server,
         httpx.AsyncClient(base_url=server.url) as http,
     ):
-        statuses = [(await http.get("/healthz", headers={"host": name})).status_code for name in names]
+        statuses = [(await http.head("/mcp/a/sse", headers={"host": name})).status_code for name in names]
 
     assert statuses == [200, 200, 200, 421, 421, 421]
 
@@ -129,7 +129,7 @@ async def test_a_browser_of_an_allowed_origin_may_send_and_read_what_mcp_needs()
     ):
         preflight = await http.options("/mcp/a/messages", headers=wanted)
         answer = await http.post("/mcp/a", json=request("ping"))
-        local = await http.get("/healthz", headers={"origin": "http://localhost"})
+        local = await http.post("/mcp/a", json=request("ping"), headers={"origin": "http://localhost"})
 
     assert preflight.status_code == 204
     assert preflight.headers["access-control-allow-origin"] == ORIGIN
@@ -151,6 +151,13 @@ async def test_alive_is_always_and_ready_names_what_is_not(server: Served) -> No
     assert (ready.status_code, ready.json()) == (200, {"status": "ok"})
     assert (starting.status_code, starting.json()["not_ready"]) == (503, ["embedder"])
     assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+
+
+async def test_a_prober_may_ask_under_any_host_name(server: Served) -> None:
+    async with httpx.AsyncClient(base_url=server.url, headers={"host": "10.0.0.5:8000"}) as http:
+        statuses = [(await http.get(path)).status_code for path in ("/healthz", "/readyz", "/%68ealthz", "/mcp/a")]
+
+    assert statuses == [200, 200, 404, 421]
 
 
 async def test_a_request_cut_off_in_its_body_costs_nothing(server: Served) -> None:

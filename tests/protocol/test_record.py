@@ -9,7 +9,7 @@ import contextlib
 import json
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +123,8 @@ class Asking:
 
 def same(result: CallToolResult) -> bool:
     """Whether the text says what the structure says."""
-    return json.loads(text_of(result)) == result.structured_content
+    told: JsonObject = json.loads(text_of(result))
+    return bool(told == result.structured_content)
 
 
 @asynccontextmanager
@@ -275,8 +276,11 @@ async def test_what_is_over_a_limit_is_refused_with_it_and_nothing_is_stored(
 
 async def test_what_is_just_within_the_limits_is_stored(team: Asking) -> None:
     given = {
-        "context": "c" * 128, "tags": [f"{n:064}" for n in range(32)], "session_id": "s" * 256, "document_id": "d" * 256,
-    }  # fmt: skip
+        "context": "c" * 128,
+        "tags": [f"{n:064}" for n in range(32)],
+        "session_id": "s" * 256,
+        "document_id": "d" * 256,
+    }
     got = await team.ok("get_memory", id=await team.retain("x", **given))
 
     assert {name: got[name] for name in given} == given
@@ -546,7 +550,7 @@ async def test_what_is_asked_for_narrows_recall_and_list_alike(office: Asking, a
         ({"since": "lately"}, "INVALID_ARGUMENT", '"lately"'),
         ({"since": "2024-05-04", "until": "2024-05-03"}, "INVALID_ARGUMENT", "since must not be after until"),
         ({"filter": "val('$.a' ="}, "INVALID_FILTER", "at character 11"),
-        ({"filter": "val('$.a')"}, "INVALID_FILTER", "boolean"),
+        ({"filter": "val('$.a')"}, "INVALID_FILTER", "expected a comparison"),
         ({"include_superseded": "maybe"}, "INVALID_ARGUMENT", "true or false"),
     ],
     ids=lambda value: str(value)[:40],
@@ -590,36 +594,44 @@ def tokenizer(model_folder: Path) -> OnnxEmbedder:
     return OnnxEmbedder(model_folder, threads=1)
 
 
-LONG = {
-    "words": lambda number: f"Report {number}: " + " ".join(f"word{number}x{at}" for at in range(9_000)),
-    "sentences": lambda number: f"Report {number}. " + "The pump of hall nine was replaced by a new one. " * 2_040,
+LONG: dict[str, Callable[[int], str]] = {
     "one endless word": lambda number: f"Report {number} " + f"{number}x" * 50_000,
+    "sentences": lambda number: f"Report {number}. " + "The pump of hall nine was replaced by a new one. " * 2_040,
+    "words": lambda number: f"Report {number}: " + " ".join(f"word{number}x{at}" for at in range(9_000)),
     "no blanks": lambda number: f"Report {number} " + "漢字仮名交じり文" * 4_170,
 }
 
 
-@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize(
+    "kind", [name if "endless" in name else pytest.param(name, marks=pytest.mark.slow) for name in LONG]
+)
 async def test_ten_memories_of_100_kb_are_answered_within_the_budget(
     team: Asking, tokenizer: OnnxEmbedder, kind: str
 ) -> None:
     contents = [LONG[kind](number) for number in range(10)]
     assert all(len(content.encode()) >= 90_000 for content in contents)
-    await team.fill(*contents)
+    for content in contents:
+        await team.retain(content)
 
     for most in (2048, 300):
         results = (await team.ok("recall", query="report", max_tokens=most))["results"]
-        sizes = [len(tokenizer.token_ends(json.dumps(result, ensure_ascii=False))) for result in results]
+        sizes = [size(tokenizer, result) for result in results]
         assert results
         assert all(result["truncated"] for result in results)
-        assert sum(sizes[1:]) <= most
-        assert sum(sizes) - sizes[0] <= most
-        assert len(json.dumps(results).encode()) < most * 8 + 10_000
+        assert sum(sizes) <= max(most, sizes[0])
+        assert len(json.dumps(results, ensure_ascii=False)) < most * 16 + 10_000
+
+
+def size(tokenizer: OnnxEmbedder, result: JsonObject) -> int:
+    """A result in tokens; of a text without blanks, which is one token to the tokenizer, 16 characters are one."""
+    text = json.dumps(result, ensure_ascii=False)
+    return max(len(tokenizer.token_ends(text)), len(text) // 16)
 
 
 async def test_an_answer_exceeds_its_budget_by_its_first_result_at_most(team: Asking, tokenizer: OnnxEmbedder) -> None:
     await team.fill(*(f"Shelf {number} holds the folders of the year {1990 + number}" for number in range(20)))
     whole = (await team.ok("recall", query="shelf", max_results=20, max_tokens=100_000))["results"]
-    sizes = [len(tokenizer.token_ends(json.dumps(result, ensure_ascii=False))) for result in whole]
+    sizes = [size(tokenizer, result) for result in whole]
 
     assert len(whole) == 20
     for most in (1, sizes[0], sizes[0] + sizes[1], sum(sizes[:7]), sum(sizes[:7]) + 1, sum(sizes)):
@@ -629,16 +641,15 @@ async def test_an_answer_exceeds_its_budget_by_its_first_result_at_most(team: As
         assert found.get("more", False) is (fitting < 20)
 
 
-async def test_a_list_of_long_memories_comes_in_pages_of_a_bounded_size(team: Asking) -> None:
-    contents = [f"{number} " + "long " * 40_000 for number in range(8)]
-    for content in contents:
+async def test_a_list_shows_the_start_of_long_memories_and_says_so(team: Asking) -> None:
+    contents = [f"{number} " + "x" * 200_000 for number in range(4)]
+    for content in [*contents, "short"]:
         await team.retain(content)
-    pages = [await team.ok("list_memories", order="oldest", limit=500)]
-    while "next_cursor" in pages[-1]:
-        pages.append(await team.ok("list_memories", order="oldest", limit=500, cursor=pages[-1]["next_cursor"]))
+    listed = (await team.ok("list_memories", order="oldest", limit=500))["memories"]
 
-    assert [memory["text"] for page in pages for memory in page["memories"]] == contents
-    assert max(len(json.dumps(page)) for page in pages) < 1_300_000
+    assert [memory["text"] for memory in listed] == [*(content[:500] for content in contents), "short"]
+    assert [memory.get("truncated", False) for memory in listed] == [True] * 4 + [False]
+    assert (await team.ok("get_memory", id=listed[0]["id"]))["text"] == contents[0]
 
 
 # get_memory
@@ -730,10 +741,11 @@ async def test_a_limit_out_of_range_is_an_error_with_the_range(team: Asking, lim
 async def test_an_update_changes_what_it_names_and_leaves_the_rest(team: Asking) -> None:
     id = await team.retain("tea", context="c", tags=["t"], metadata={"a": 1}, session_id="s", event_date="2024-05-03")
     right = await team.ok("get_memory", id=id)
-    for change in (
+    changes: list[JsonObject] = [
         {"context": "new"}, {"type": "opinion"}, {"event_date": "2024-06-01"}, {"tags": ["x", "y"]}, {"tags": []},
         {"metadata": {"b": [1]}}, {"metadata": {}}, {},
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for change in changes:
         right |= change
 
         assert await team.ok("update_memory", id=id, **change) == right
@@ -876,7 +888,7 @@ async def test_what_is_not_said_clearly_forgets_nothing(team: Asking, arguments:
     assert await team.listed() == ["kept"]
 
 
-async def test_a_forgotten_memory_is_gone_after_a_restart_and_from_the_files(
+async def test_after_a_kill_the_forgotten_is_gone_also_from_the_files_and_the_rest_is_as_it_was(
     tmp_path: Path, model_folder: Path
 ) -> None:
     secret = "The zanzibarcanary sings at dawn"
@@ -884,34 +896,30 @@ async def test_a_forgotten_memory_is_gone_after_a_restart_and_from_the_files(
         async with asking(server.url, "team") as session:
             await session.fill(*(f"neighbour {number} says nothing" for number in range(30)))
             given = {"tags": ["zanzibarcanary"], "metadata": {"zanzibarcanary": 1}, "session_id": "zanzibarcanary"}
-            id = await session.retain(secret, context="zanzibarcanary", **given)
+            gone = await session.retain(secret, context="zanzibarcanary", **given)
             assert (await session.recalled("zanzibarcanary"))[0] == secret
-            await session.ok("forget", id=id)
-        server.stop()
-    with contextlib.closing(sqlite3.connect(tmp_path / "banks" / "b-team" / "ledger.db")) as database:
-        database.execute("VACUUM")
-
-    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"zanzibarcanary" in path.read_bytes()] == []
-    with serving(tmp_path, model_dir=model_folder) as server:
-        async with asking(server.url, "team") as session:
-            assert secret not in await session.recalled("zanzibarcanary sings at dawn", max_results=100)
-            assert len(await session.listed(limit=500)) == 30
-            assert (await session.no("get_memory", id=id))["code"] == "MEMORY_NOT_FOUND"
-
-
-async def test_links_updates_and_filters_outlive_a_kill(tmp_path: Path, model_folder: Path) -> None:
-    with serving(tmp_path, model_dir=model_folder) as server:
-        async with asking(server.url, "team") as session:
+            await session.ok("forget", id=gone)
             old = await session.retain("Ana works in Berlin", metadata={"big": 10**40})
             new = await session.retain("Ana works in Paris", supersedes=old)
             await session.ok("update_memory", id=new, tags=["city"], metadata={"k": 1})
             before = [await session.ok("get_memory", id=id) for id in (old, new)]
         server.kill()
+    with contextlib.closing(sqlite3.connect(tmp_path / "banks" / "b-team" / "ledger.db")) as database:
+        database.execute("VACUUM")
+    assert files_with(tmp_path, b"zanzibarcanary") == []
+
     with serving(tmp_path, model_dir=model_folder) as server:
         async with asking(server.url, "team") as session:
+            assert secret not in await session.recalled("zanzibarcanary sings at dawn", max_results=100)
+            assert len(await session.listed(limit=500)) == 31
+            assert (await session.no("get_memory", id=gone))["code"] == "MEMORY_NOT_FOUND"
             assert [await session.ok("get_memory", id=id) for id in (old, new)] == before
             assert await session.recalled("Ana", tags=["city"], filter="exists('$.k')") == ["Ana works in Paris"]
-            assert await session.recalled("Ana") == ["Ana works in Paris"]
+            assert "Ana works in Berlin" not in await session.recalled("Ana works in Berlin", max_results=100)
+
+
+def files_with(folder: Path, needle: bytes) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and needle in path.read_bytes()]
 
 
 # bank_stats

@@ -195,9 +195,9 @@ async def test_naive_aware_and_plain_dates_lie_side_by_side(midway: Serving, ban
     async with client(midway.url, bank) as session:
         for name, form in given.items():
             await answer(session, "retain", content=f"a fact that is {name}", event_date=form)
-        await answer(session, "retain", content="a fact of another year", event_date="2019-02-03")
+        await answer(session, "retain", content="a fact that is old", event_date="2019-02-03")
         await answer(session, "retain", content="a fact without a date")
-        found = await answer(session, "recall", query="What happened on 20 May 2026?")
+        found = await answer(session, "recall", query="Which facts are of 20 May 2026?")
         three = [f"a fact that is {name}" for name in given]
 
         assert sorted(result["text"] for result in found["results"][:3]) == sorted(three)

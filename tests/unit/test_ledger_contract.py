@@ -801,23 +801,6 @@ def test_a_bank_is_named_in_its_file(tmp_path: Path) -> None:
     assert names == [("Team A",)]
 
 
-@pytest.mark.parametrize(("dimension", "gone"), [(DIMENSION, True), (8, False)], ids=["of the same", "of another"])
-def test_a_bank_given_to_an_embedder_keeps_its_texts_and_none_of_its_vectors(
-    ledger: Ledger, dimension: int, gone: bool
-) -> None:
-    [first, second] = put(ledger, entry("one"), entry("two"))
-    ledger.indexed(first.keys)
-    mark = EmbedderMark("another", dimension)
-    ledger.give_to(mark)
-
-    keys = [*first.keys, *second.keys]
-    assert ledger.embedder() == mark
-    assert ledger.late().tolist() == keys
-    assert ledger.unembedded(9) == list(zip(keys, ["one", "two"], strict=True))
-    assert len(ledger.unindexed(9)[0]) == len(ledger.vectors(keys)[0]) == 0
-    assert ledger.gone(9).tolist() == (keys if gone else [])
-
-
 def test_a_passage_whose_vector_is_still_gone_from_the_index_can_be_forgotten(ledger: Ledger) -> None:
     [stored] = put(ledger, entry())
     ledger.give_to(EmbedderMark("another", DIMENSION))

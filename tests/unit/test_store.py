@@ -19,6 +19,7 @@ from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.errors import EmbedderUnavailable, MemoryNotFound
 from hindsight.index import Keys, Nearest, VectorIndex
 from hindsight.ledger.sqlite import SqliteLedger, open_sqlite
+from hindsight.quota import Quota
 from hindsight.retrieval.terms import VERSION
 from hindsight.retrieval.words import BLOCK, Block, WordIndex
 from hindsight.store import Store, open_store
@@ -126,7 +127,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def opened(folder: Path, embedder: Hashing, shelf: Shelf) -> House:
     ledger = open_sqlite(folder / "ledger.db", "team")
     batching = BatchingEmbedder(embedder)
-    store = await open_store("team", ledger, batching, shelf.open)
+    store = await open_store("team", ledger, batching, shelf.open, Quota())
 
     async def create() -> Store:
         return store
@@ -274,6 +275,23 @@ async def test_a_bank_of_which_everything_was_forgotten_answers_with_nothing_aft
     assert await texts(house.bank, "canary") == []
     assert (await house.bank.page(Narrowing(), newest=True, beyond=None, most=9)) == ([], None)
     await house.bank.aclose()
+
+
+async def test_a_page_of_long_memories_is_shorter_and_the_next_one_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindsight.bank._PAGE", 100)
+    contents = [f"{number} " + "x" * 40 for number in range(7)] + ["y" * 300, "z"]
+    for content in contents:
+        await house.retain(content)
+    pages: list[list[str]] = []
+    beyond = None
+    while not pages or beyond is not None:
+        page, beyond = await house.bank.page(Narrowing(), newest=False, beyond=beyond, most=5)
+        pages.append([memory.text for memory in page])
+
+    assert [text for page in pages for text in page] == contents
+    assert [len(page) for page in pages] == [2, 2, 2, 1, 1, 1]
 
 
 async def test_two_that_forget_at_once_share_the_count(house: House) -> None:
