@@ -18,14 +18,14 @@ import numpy as np
 
 from hindsight.embedding import Vectors
 from hindsight.embedding.batching import BatchingEmbedder
-from hindsight.errors import EmbedderUnavailable, HindsightError, InvalidArgument, MemoryNotFound
+from hindsight.errors import EmbedderUnavailable, HindsightError, IndexUnavailable, InvalidArgument, MemoryNotFound
 from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Numbers, Span, Stats, Stored
 from hindsight.recall import CANDIDATES, Question, answer
 from hindsight.record import JsonObject, Memory, MemoryRecord, MemoryType, RecallAnswer, RetainAnswer, as_record
 from hindsight.retrieval.asked import asked
 from hindsight.retrieval.passages import pieces
 from hindsight.retrieval.traits import traits_of
-from hindsight.retrieval.words import Keys, Mask, Scores
+from hindsight.retrieval.words import Keys, Scores
 from hindsight.store import Store
 from hindsight.understanding.category import category_of
 from hindsight.understanding.dates import date_in, span_in
@@ -242,15 +242,17 @@ class Bank:
 
         Raises InvalidArgument for a date that is none.
         """
-        store = self._store
+        store, conditions = self._store, self._conditions(query.narrowing)
         if store is None:
-            self._conditions(query.narrowing)  # what is wrong is wrong here too
             return {"results": []}
-        counting = await asyncio.to_thread(self._counting, store, query.narrowing)
+        counting = await store.counting(conditions)
         asking = asked(query.text, store.roster.names())
         vector, warnings = await self._embed_query(store, asking.text)
         question = Question(asking, self._window(query.text), counting, vector)
-        near = _NOTHING if vector is None else await store.nearest(vector, counting, CANDIDATES)
+        try:
+            near = _NOTHING if vector is None else await store.nearest(vector, counting, CANDIDATES)
+        except IndexUnavailable as error:
+            near, warnings = _NOTHING, [*warnings, error.message]
         found = await asyncio.to_thread(self._answer, store, question, near, query)
         if warnings:
             found["warnings"] = warnings
@@ -462,13 +464,6 @@ class Bank:
         if self._store is None:
             return np.empty(0, np.int64)
         return await asyncio.to_thread(self._store.ledger.select, conditions)
-
-    def _counting(self, store: Store, narrowing: Narrowing) -> Mask:
-        """Which memories a recall looks at, bool by number."""
-        conditions = self._conditions(narrowing)
-        free = conditions == Conditions(superseded=conditions.superseded)
-        among = None if free else store.ledger.select(conditions)
-        return store.roster.counting(superseded=conditions.superseded, among=among)
 
     def _window(self, query: str) -> tuple[date, date] | None:
         """The days, both included, that a query speaks of relative to now."""

@@ -17,6 +17,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "HINDSIGHT_"
+CLIENT_KEY = PREFIX + "KEY"  # not a setting: the key that the command line shows to a server
 KIB, MIB = 1024, 1024 * 1024
 
 
@@ -138,7 +139,7 @@ def _refused(loc: tuple[int | str, ...], input: object, msg: str, **_: object) -
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """A warning for each HINDSIGHT_ variable that is no option, naming the nearest one."""
-    known = [variable(name) for name in Settings.model_fields]
+    known = [variable(name) for name in Settings.model_fields] + [CLIENT_KEY]
     found = []
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in known:

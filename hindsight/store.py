@@ -40,6 +40,7 @@ _CARRY = 500  # passages carried to the index at a time
 _LATE = 64  # passages embedded late at a time: whoever closes the bank waits for no more
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
 _LAG = 0.25
+_OPENING = 0.3  # seconds that a recall waits for an index that opens: at 100,000 passages that takes one
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -158,20 +159,26 @@ class Store:
     async def nearest(self, vector: Vectors, counting: Mask, most: int) -> tuple[Keys, Scores]:
         """Keys and cosines of the passages nearest to `vector` that are not held, at most about `most`.
 
-        `counting` says which memories count, bool by number.
+        `counting` says which memories count, bool by number. Raises IndexUnavailable while the index still opens.
         """
-        alive = self.roster.passages(counting)
+        outside = self.roster.passages(counting)
         held = self.held.view()[0]
-        outside = alive.copy()
         outside[held[held < len(outside)]] = False
-        wanted = int(outside.sum())
+        if self._late:
+            # The index may still have them from another embedder.
+            late = np.array(list(self._late), np.int64)
+            outside[late[late < len(outside)]] = False
+        wanted = int(np.count_nonzero(outside))
         if not wanted:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        # A condition leaves some of those the index finds: ask for so many more, or take all that are left.
-        asked = most * max(1, self.roster.count() // wanted)
+        # A condition leaves some of those that the index finds, so it is asked for more; reading a few vectors from the
+        # ledger costs less than that.
+        asked = min(3 * most, max(most, most * self.roster.count() // (4 * wanted)))
         try:
-            if wanted > most and asked <= most * 10:
+            if wanted > 8 * most:
                 return await self._nearest_in_index(vector, outside, asked)
+        except TimeoutError as error:
+            raise IndexUnavailable("the index is still opening; older memories were found by words alone") from error
         except IndexUnavailable as error:
             logger.warning("bank %s: the index is down, searching the ledger: %s", self._name, error.message)
         return await asyncio.to_thread(self._nearest_in_ledger, vector, outside)
@@ -191,7 +198,9 @@ class Store:
             await asyncio.to_thread(self.ledger.close)
 
     async def _nearest_in_index(self, vector: Vectors, outside: Mask, asked: int) -> tuple[Keys, Scores]:
-        found = await (await self._opened()).nearest(vector, asked)
+        async with asyncio.timeout(_OPENING):
+            index = await self._opened()
+        found = await index.nearest(vector, asked)
         known = found.keys < len(outside)
         known[known] = outside[found.keys[known]]
         return found.keys[known], found.similarities[known]
@@ -304,6 +313,9 @@ class Store:
 
     async def _follow(self) -> None:
         pause = _FIRST_PAUSE
+        if self.roster.count() > HELD and self.semantic:
+            with contextlib.suppress(Unavailable):  # told by whoever needs it
+                await self._opened()  # before the first recall asks for it
         while not self._stopping.is_set():
             await self._news.wait()
             await self._rest(_LAG)

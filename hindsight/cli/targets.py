@@ -19,10 +19,9 @@ from hindsight.bulk import WINDOW, Line, LineResult, export, load
 from hindsight.errors import HindsightError, Overloaded, TooBusy
 from hindsight.folder import FolderHeld, held_folder
 from hindsight.record import BankId
-from hindsight.settings import read_settings
+from hindsight.settings import CLIENT_KEY, read_settings
 from hindsight.wiring import make_embedder, open_banks
 
-KEY = "HINDSIGHT_KEY"
 Tell = Callable[[Sequence[LineResult]], None]
 _TIMES = httpx.Timeout(30.0, read=300.0)
 _ATTEMPTS = 8  # in a row without a single line answered
@@ -54,7 +53,7 @@ class Target(Protocol):
 def add_target(parser: argparse.ArgumentParser) -> None:
     """The options that say where."""
     parser.add_argument("--url", help="the server, such as http://127.0.0.1:8888; without it the data folder is used")
-    parser.add_argument("--key", default=os.environ.get(KEY), help=f"API key for the server [{KEY}]")
+    parser.add_argument("--key", default=os.environ.get(CLIENT_KEY), help=f"API key for the server [{CLIENT_KEY}]")
     parser.add_argument("--data-dir", help="data folder, when no server holds it [HINDSIGHT_DATA_DIR]")
 
 

@@ -1,8 +1,8 @@
 """Recall's score: how well each memory answers a query, from vectors, words and what the memories say of themselves.
 
 Pure: arrays in, arrays out. All rows (memories) of one call are one aligned set: the whole bank or any candidates of
-it. docs/recall.md tells what each part is worth. Every number of `Weights` sits on a plateau: halving or doubling it
-moves recall by less than taking the part out.
+it. docs/recall.md tells what each part is worth. Every number of `Weights` sits on a plateau: half or one and a half of
+it moves recall by less than its standard error.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Roster:
         return counts
 
     def passages(self, counting: Mask) -> Mask:
-        """Which passages belong to memories that count, bool [top + 1] by key."""
+        """Which passages belong to memories that count, bool [top + 1] by key; an array of the caller's own."""
         return counting[self.owners_before(len(counting))]
 
     def count(self) -> int:

@@ -18,8 +18,8 @@ import Stemmer
 # Raised whenever `terms` gives another answer for some text: stored word blocks are then made again.
 VERSION = 1
 
-# Function words of English. Words that merely frame a question ("kind", "mention") were tried too: no gain. Negations
-# are not among them: `don't` is found.
+# Function words of English. Words that merely frame a question ("kind", "mention") were tried too: no gain. `don't`
+# and its like are not among them, so they are found.
 _STOP_WORDS = frozenset(
     """a about after again all also am an and any are as at be because been before being both but by can could did do
     does doing down during each few for from further had has have having he her here hers herself him himself his how i
