@@ -24,8 +24,8 @@ from hindsight.retrieval.words import Hits, Keys, Mask, Scores, coverage
 from hindsight.store import Store
 
 # Candidates of each arm, and how many of the best of them bring their neighbours along: with these the ten best agree
-# with those of scoring everything in 98 of 100 places. The vectors that must be read from the ledger are what costs.
-CANDIDATES, ACCOMPANIED = 200, 100
+# with those of scoring everything in 98 of 100 places.
+CANDIDATES, WORDED, ACCOMPANIED = 200, 400, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _passages(store: Store, question: Question) -> _Passages:
 
 def _candidates(store: Store, question: Question, passages: _Passages, near: tuple[Keys, Scores]) -> Keys:
     """The keys of the passages to be scored, ascending; their cosines are known then."""
-    worded = top_keys(passages.covered, CANDIDATES)
+    worded = top_keys(passages.covered, WORDED)
     if question.vector is None:
         return np.sort(worded)
     if not (passages.alive & ~passages.known).any():
@@ -126,6 +126,8 @@ def _known(store: Store, vector: Vectors, passages: _Passages, keys: Keys) -> Ke
     keys = keys[passages.alive[keys]]
     unknown = keys[~passages.known[keys]]
     passages.known[unknown] = True
+    passages.cosines[unknown], sketched = store.sketch.cosines(unknown, vector)
+    unknown = unknown[~sketched]
     missing, vectors = store.ledger.vectors(unknown.tolist())
     if len(missing):
         passages.cosines[missing] = vectors @ vector

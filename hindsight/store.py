@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import date
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from hindsight.quota import Quota
 from hindsight.record import Memory
 from hindsight.retrieval.held import Held
 from hindsight.retrieval.roster import Outline, Roster
+from hindsight.retrieval.sketch import Sketch
 from hindsight.retrieval.terms import VERSION as TERMS_VERSION
 from hindsight.retrieval.words import BLOCK, Block, Keys, Mask, Scores
 
@@ -32,10 +34,12 @@ logger = logging.getLogger(__name__)
 
 OpenIndex = Callable[[int], Awaitable[VectorIndex]]
 
-# Vectors held in memory, 12 MB with 384 dimensions: a matrix product over them takes a millisecond, Chroma's search
-# about as long whatever the size, so smaller banks are searched exactly and larger ones by both.
+# Vectors held in memory, 12 MB with 384 dimensions: a product over them takes a fraction of a millisecond, less than
+# Chroma's search, so smaller banks are searched exactly; larger ones by the index, with a sketch of each vector.
 HELD = 8_192
 _COMMIT = 256  # memories in one commit
+_FEW = 4_000  # passages that cost less to score one by one than to find in the index
+_SKETCHED = 2_000  # vectors read at a time to be sketched
 _CARRY = 500  # passages carried to the index at a time
 _LATE = 64  # passages embedded late at a time: whoever closes the bank waits for no more
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
@@ -54,6 +58,8 @@ class Store:
         self.ledger = ledger
         self.roster = Roster()
         self.held = Held(HELD)
+        self.sketch = Sketch()
+        self._sketching = False
         self._facets: Facets | None = None
         self._name = name
         self._embedder = embedder
@@ -171,17 +177,16 @@ class Store:
         wanted = int(np.count_nonzero(outside))
         if not wanted:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        # A condition leaves some of those that the index finds, so it is asked for more; reading a few vectors from the
-        # ledger costs less than that.
+        # A condition leaves some of those that the index finds, so it is asked for more; scoring a few costs less.
         asked = min(3 * most, max(most, most * self.roster.count() // (4 * wanted)))
         try:
-            if wanted > 8 * most:
+            if wanted > _FEW:
                 return await self._nearest_in_index(vector, outside, asked)
         except TimeoutError as error:
             raise IndexUnavailable("the index is still opening; older memories were found by words alone") from error
         except IndexUnavailable as error:
             logger.warning("bank %s: the index is down, searching the ledger: %s", self._name, error.message)
-        return await asyncio.to_thread(self._nearest_in_ledger, vector, outside)
+        return await asyncio.to_thread(self._nearest_of_all, vector, np.flatnonzero(outside))
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of the files."""
@@ -205,9 +210,12 @@ class Store:
         known[known] = outside[found.keys[known]]
         return found.keys[known], found.similarities[known]
 
-    def _nearest_in_ledger(self, vector: Vectors, outside: Mask) -> tuple[Keys, Scores]:
-        keys, vectors = self.ledger.vectors(np.flatnonzero(outside).tolist())
-        return keys, vectors @ vector if len(keys) else np.empty(0, np.float32)
+    def _nearest_of_all(self, vector: Vectors, keys: Keys) -> tuple[Keys, Scores]:
+        cosines, known = self.sketch.cosines(keys, vector)
+        others, vectors = self.ledger.vectors(keys[~known].tolist())
+        if not len(others):
+            return keys[known], cosines[known]
+        return np.concatenate([keys[known], others]), np.concatenate([cosines[known], vectors @ vector])
 
     async def _commit(self, entries: Sequence[Entry]) -> Sequence[Stored | HindsightError]:
         async with self._writing:
@@ -234,7 +242,7 @@ class Store:
         self._late.update(stored.keys[embedded:])
         self._behind = self._behind or entry.vectors is None
         if entry.vectors is not None:
-            self.held.add(keys[:embedded], entry.vectors)
+            self._hold(keys[:embedded], entry.vectors)
         if self._facets is not None:
             self._facets.note(stored.number, _facet(entry.memory, entry.time))
         self.roster.add([_outline(entry, stored.number)], keys, np.full(len(keys), stored.number))
@@ -323,6 +331,7 @@ class Store:
             try:
                 while not self._stopping.is_set() and await self._step():
                     pass
+                await self._fill_sketch()
                 await self._keep_words()
                 pause = _FIRST_PAUSE
             except Unavailable as error:
@@ -359,11 +368,33 @@ class Store:
         self.ledger.embed(keys, vectors, self._mark())
         self._ledger_mark = self._ledger_mark or self.ledger.embedder()
         there = self.roster.owners()[list(keys)] > 0  # some may have been forgotten meanwhile
-        self.held.add(np.array(keys, np.int64)[there], vectors[there])
+        self._hold(np.array(keys, np.int64)[there], vectors[there])
         self._late.difference_update(keys)
         self._behind = self._behind and bool(self._late)
 
+    def _hold(self, keys: Keys, vectors: Vectors) -> None:
+        self.held.add(keys, vectors)
+        if self._sketching:
+            self.sketch.add(keys, vectors)
+
+    async def _fill_sketch(self) -> None:
+        """Once a bank has more vectors than are held: what is retained from here on is sketched as it comes."""
+        if self._sketching or self.roster.count() <= HELD or not self.semantic:
+            return
+        self._sketching = True
+        sketch, top = self.sketch, self.roster.top
+        for first in range(1, top + 1, _SKETCHED):
+            keys = list(range(first, min(first + _SKETCHED, top + 1)))
+            found = await asyncio.to_thread(self.ledger.vectors, keys)
+            if self._stopping.is_set() or sketch is not self.sketch:
+                return
+            async with self._writing:
+                await asyncio.to_thread(sketch.add, *found)
+        async with self._writing:
+            self.held.shrink()
+
     def _give_over(self) -> None:
+        self.sketch, self._sketching = Sketch(), False
         self.ledger.give_to(self._mark())
         self._ledger_mark = self.ledger.embedder()
         self.held = Held(HELD)
@@ -397,6 +428,8 @@ class Store:
         for number, block in await asyncio.to_thread(self.roster.words.freeze, self.roster.top):
             async with self._writing:
                 await asyncio.to_thread(self._keep_block, number * BLOCK, block)
+        async with self._writing:
+            await asyncio.to_thread(self.roster.words.join)
 
     def _keep_block(self, first: int, block: Block) -> None:
         # The words of what was forgotten while the block grew must not outlive it on disk.
@@ -427,5 +460,6 @@ def _day_of(memory: Memory) -> int:
     return _days((memory.event_date or memory.retained_at)[:10])
 
 
+@lru_cache(maxsize=1 << 14)
 def _days(day: str) -> int:
     return date.fromisoformat(day).toordinal() - _EPOCH

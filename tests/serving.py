@@ -116,13 +116,15 @@ def serving(
         environment = environment_with({"port": 0, "data_dir": data, **settings})
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, encoding="utf-8") as process:
         assert process.stderr is not None
+        log = Log(process.stderr)
         try:
-            served = Serving(process, Log(process.stderr))
+            served = Serving(process, log)
             if ready:
                 served.wait_until_ready()
             yield served
         finally:
             process.kill()
+            log.close()  # before the pipe is closed under its reader
 
 
 def environment_with(settings: Mapping[str, object]) -> dict[str, str]:

@@ -54,7 +54,7 @@ async def read_body(receive: Receive, most: int, seconds: float) -> bytes | Over
                 return bytes(event["body"])
             return await _read_parts(event, receive, most, limit, seconds)
     except TimeoutError as error:
-        raise TooSlow(f"the body stopped for {seconds:g} s") from error
+        raise TooSlow(f"for {seconds:g} s hardly anything of the body came") from error
 
 
 async def _read_parts(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -107,6 +108,7 @@ def _named(headers: Iterable[Header]) -> tuple[bytes, bytes | None, bytes | None
     return host, origin, (asked or b"") if wants_method else None
 
 
+@lru_cache(maxsize=1024)
 def _allowed(host: bytes, known: frozenset[str]) -> bool:
     full = host.decode("latin-1").lower()
     name = re.sub(r":[0-9]*\Z", "", full)

@@ -47,9 +47,14 @@ class Held:
         self._waiting.difference_update(keys)
         held = self._view[0]
         if len(held) > self._most * 5 // 4 + len(self._waiting):
-            floor = np.partition(held, -self._most)[-self._most]
+            floor = np.partition(held, -self._most)[-self._most] if self._most else held.max() + 1
             waiting = np.fromiter(self._waiting, np.int64, len(self._waiting))
             self._keep((held >= floor) | np.isin(held, waiting))
+
+    def shrink(self) -> None:
+        """From here on hold only what the index does not have."""
+        self._most = 0
+        self.settle(())
 
     def drop(self, keys: Keys) -> None:
         """Hold these no more."""

@@ -1,7 +1,7 @@
 """The word index of one bank: which passages hold a term, and how much it says there.
 
 Postings are kept in blocks of BLOCK passages by key. A full block is frozen into arrays, which a ledger may keep and
-give back; the last one grows in memory. Scores are BM25 (Robertson and Zaragoza, "The Probabilistic Relevance
+give back; the last one grows in memory. In memory up to RUN blocks are joined into one, so that fewer are searched. Scores are BM25 (Robertson and Zaragoza, "The Probabilistic Relevance
 Framework", 2009) with the idf of Lucene, divided by the best that a query could get: they mean the same for every query
 and bank.
 """
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from hindsight.retrieval.terms import terms
 
 BLOCK = 4096
+RUN = 16  # no more: a passage's place in a block has 16 bits
 # Short memories repeat few words, so counts saturate soon; full length normalisation keeps long ones from winning by
 # sheer size.
 _K1, _B = 0.9, 1.0
@@ -37,7 +38,7 @@ _NOWHERE: tuple[Keys, Scores] = np.empty(0, np.int64), np.empty(0, np.float32)
 class Block:
     """A frozen block: for each of T terms, sorted by hash, the passages that hold it and how often.
 
-    `lengths` uint16 [BLOCK] terms per passage; `hashes` uint64 [T]; `starts` uint32 [T + 1] into `rows` uint16 [P], the
+    `lengths` uint16 [passages] terms per passage; `hashes` uint64 [T]; `starts` uint32 [T + 1] into `rows` uint16 [P], the
     passage's place in the block, and `counts` uint8 [P].
     """
 
@@ -137,19 +138,19 @@ class WordIndex:
     """All blocks of a bank. `add` takes keys in ascending order."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, Block | Growing] = {}
+        self._blocks: dict[int, Block | Growing] = {}  # by the first key that each covers
         self._lengths: Scores = np.zeros(BLOCK, np.float32)  # terms of each passage, by key
 
     def put(self, number: int, block: Block) -> None:
         """Take over a block that was frozen before."""
         self._make_room((number + 1) * BLOCK)
         self._lengths[number * BLOCK : (number + 1) * BLOCK] = block.lengths
-        self._blocks[number] = block
+        self._blocks[number * BLOCK] = block
 
     def add(self, passages: Iterable[tuple[int, str]]) -> None:
         """Index passages by key and text."""
         for key, text in passages:
-            block = self._blocks.setdefault(key // BLOCK, Growing())
+            block = self._blocks.setdefault(key - key % BLOCK, Growing())
             assert isinstance(block, Growing)  # keys ascend, and only blocks behind the last are frozen
             self._make_room(key + 1)
             block.add(key % BLOCK, terms(text))
@@ -158,9 +159,22 @@ class WordIndex:
     def freeze(self, top: int) -> list[tuple[int, Block]]:
         """Freeze the blocks that no key above `top` can change; returns them with their numbers."""
         blocks = list(self._blocks.items())  # another thread may start a new one meanwhile
-        done = [(n, b.freeze()) for n, b in blocks if isinstance(b, Growing) and (n + 1) * BLOCK <= top]
+        done = {first: b.freeze() for first, b in blocks if isinstance(b, Growing) and first + BLOCK <= top}
         self._blocks.update(done)
-        return done
+        return [(first // BLOCK, block) for first, block in done.items()]
+
+    def join(self) -> None:
+        """Join the frozen blocks of each run. The caller sees to it that nothing is added meanwhile."""
+        runs: dict[int, list[tuple[int, Block]]] = {}
+        for first, block in sorted(self._blocks.items()):
+            if isinstance(block, Block):
+                runs.setdefault(first // (BLOCK * RUN), []).append((first, block))
+        blocks = dict(self._blocks)
+        for parts in (parts for parts in runs.values() if len(parts) > 1):
+            for first, _ in parts:
+                del blocks[first]
+            blocks[parts[0][0]] = _joined(parts)
+        self._blocks = blocks
 
     def look_up(self, wanted: Sequence[str], alive: Mask) -> list[Hits]:
         """For each term the passages that hold it, of those that are `alive`, bool [top key + 1]."""
@@ -178,9 +192,9 @@ class WordIndex:
     def _find(self, wanted: npt.NDArray[np.uint64], alive: Mask) -> Iterator[tuple[Keys, Scores]]:
         """For each term the living passages that hold it, and how often."""
         found: list[list[tuple[Keys, Scores]]] = [[_NOWHERE] for _ in wanted]
-        for number, block in list(self._blocks.items()):
+        for first, block in list(self._blocks.items()):
             for place, rows, counts in block.find(wanted):
-                found[place].append((rows.astype(np.int64) + number * BLOCK, counts.astype(np.float32)))
+                found[place].append((rows.astype(np.int64) + first, counts.astype(np.float32)))
         for parts in found:
             keys = np.concatenate([keys for keys, _ in parts])
             counts = np.concatenate([counts for _, counts in parts])
@@ -193,6 +207,21 @@ class WordIndex:
             lengths = np.zeros(max(size, 2 * len(self._lengths)), np.float32)
             lengths[: len(self._lengths)] = self._lengths
             self._lengths = lengths
+
+
+def _joined(parts: Sequence[tuple[int, Block]]) -> Block:
+    """One block for several, given with their first keys in ascending order."""
+    start, blocks = parts[0][0], [block for _, block in parts]
+    lengths = np.zeros(parts[-1][0] - start + len(blocks[-1].lengths), np.uint16)
+    for first, block in parts:
+        lengths[first - start : first - start + len(block.lengths)] = block.lengths
+    hashes, terms_of = np.unique(np.concatenate([block.hashes for block in blocks]), return_inverse=True)
+    term = np.repeat(terms_of, np.concatenate([np.diff(block.starts.astype(np.int64)) for block in blocks]))
+    order = np.argsort(term, kind="stable")
+    rows = np.concatenate([block.rows + np.uint16(first - start) for first, block in parts])[order]
+    counts = np.concatenate([block.counts for block in blocks])[order]
+    starts = np.concatenate(([0], np.cumsum(np.bincount(term, minlength=len(hashes))))).astype(np.uint32)
+    return Block(lengths, hashes, starts, rows, counts)
 
 
 @lru_cache(maxsize=1 << 16)

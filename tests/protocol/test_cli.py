@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -139,17 +139,21 @@ def test_every_tool_answers_in_words_for_people(run: Run) -> None:
 
 
 @pytest.mark.parametrize("where", ["on the folder", "by URL"])
-def test_the_installed_command_works_from_a_shell(
+def test_the_command_works_from_a_shell(
     request: pytest.FixtureRequest, tmp_path: Path, model_folder: Path, where: str
 ) -> None:
     bank = ["--bank", f"Bank {uuid.uuid4()}"]
     if where == "by URL":
         bank += ["--url", request.getfixturevalue("running").url]
-    settings: dict[str, Any] = {"data_dir": tmp_path, "model_dir": model_folder}
-    stored = answer(spawned("retain", "-", *bank, "--json", input="line one\nlíne two 日本\n", **settings))
-    missed = spawned("get_memory", "nope", *bank, **settings)
+    given = "line one\nlíne two 日本\n"
+    stored = answer(spawned("retain", "-", *bank, "--json", input=given, data_dir=tmp_path, model_dir=model_folder))
 
     assert (stored["status"], stored["type"]) == ("stored", "world")
+
+
+def test_a_shell_hears_of_a_failure_by_its_status(tmp_path: Path, model_folder: Path) -> None:
+    missed = spawned("get_memory", "nope", "--bank", "b", data_dir=tmp_path, model_dir=model_folder)
+
     assert (missed.status, missed.out) == (1, "")
     assert missed.err.splitlines()[0] == "hindsight: this bank has no memory nope"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types
 
@@ -29,6 +29,7 @@ from hindsight.arguments import (
 from hindsight.errors import ContentTooLarge, HindsightError, InvalidArgument, InvalidFilter
 from hindsight.record import JsonObject
 
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 TEN = Whole(1, 100)
 WORDS = OneOf(("world", "opinion"))
 LIST = Listed(Text(most=8), 3)
@@ -95,6 +96,7 @@ def test_what_is_no_whole_number_in_range_is_refused_with_the_range(value: objec
     assert message(TEN, value).startswith("field must be a whole number from 1 to 100; got ")
 
 
+@PATIENT
 @given(st.integers(-(10**20), 10**20))
 def test_a_number_is_read_when_and_only_when_it_is_in_range(number: int) -> None:
     for value in (number, str(number)):
@@ -130,6 +132,7 @@ def test_another_word_is_refused_with_the_allowed_ones(value: object) -> None:
 # Text
 
 
+@PATIENT
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(str.strip))
 def test_all_valid_text_is_read_as_it_is(text: str) -> None:
     assert read(Text(most=8), text) == text
@@ -266,6 +269,7 @@ JSON = st.recursive(
 )
 
 
+@PATIENT
 @given(st.dictionaries(st.text("aé日\0", max_size=5), JSON, max_size=4))
 def test_an_object_is_read_as_given_also_from_text(value: JsonObject) -> None:
     kind = Json(1_000_000)
@@ -370,6 +374,7 @@ ANYTHING = st.recursive(
 )
 
 
+@PATIENT
 @given(st.sampled_from(sorted(KINDS)), ANYTHING)
 def test_whatever_comes_is_read_or_refused_by_name_in_a_short_message_that_can_be_sent(
     kind: str, value: object
@@ -393,6 +398,7 @@ PROPER = st.one_of(
 )
 
 
+@PATIENT
 @given(PROPER)
 def test_a_proper_value_fits_the_schema_and_is_read_as_it_is(given: tuple[str, object]) -> None:
     kind, value = KINDS[given[0]], given[1]

@@ -355,7 +355,11 @@ def fits(row: Row, asked: Conditions) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(rows=ROWS, asked=st.lists(CONDITIONS, min_size=1, max_size=6))
 def test_every_combination_of_conditions_selects_what_meets_them_all(
     opener: Callable[[Path], Ledger], tmp_path: Path, rows: list[Row], asked: list[Conditions]
