@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
-import uuid
+import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import partial
 from itertools import accumulate
@@ -16,20 +14,25 @@ from typing import NotRequired, ParamSpec, TypedDict, TypeVar, cast
 
 import numpy as np
 
+from hindsight.drafts import Draft, Identified, Understood, identify, identity_of, read_when, understand
 from hindsight.embedding import Vectors
 from hindsight.embedding.batching import BatchingEmbedder
-from hindsight.errors import EmbedderUnavailable, HindsightError, IndexUnavailable, InvalidArgument, MemoryNotFound
-from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Numbers, Span, Stats, Stored
+from hindsight.errors import (
+    DeadlineExceeded,
+    EmbedderUnavailable,
+    HindsightError,
+    IndexUnavailable,
+    InvalidArgument,
+    MemoryNotFound,
+)
+from hindsight.filters import Predicate
+from hindsight.ledger import Changes, Conditions, EmbedderMark, Entry, Numbers, Span, Stats, Stored
 from hindsight.recall import CANDIDATES, Question, answer
 from hindsight.record import JsonObject, Memory, MemoryRecord, MemoryType, RecallAnswer, RetainAnswer, as_record
 from hindsight.retrieval.asked import asked
-from hindsight.retrieval.passages import pieces
-from hindsight.retrieval.traits import traits_of
 from hindsight.retrieval.words import Keys, Scores
 from hindsight.store import Store
-from hindsight.understanding.category import category_of
-from hindsight.understanding.dates import date_in, span_in
-from hindsight.understanding.when import When, parse_when
+from hindsight.understanding.dates import span_in
 
 _NOTHING: tuple[Keys, Scores] = np.empty(0, np.int64), np.empty(0, np.float32)
 NO_STATS = Stats(0, 0, {}, {}, {}, None, None, 0)
@@ -37,49 +40,18 @@ _OTHER_EMBEDDER = (
     "this bank's vectors come from another embedder, so only words can be searched; the operator's hindsight reindex"
     " brings meaning back"
 )
+_AGAIN = "to make it current again, retain it with supersedes set to that id"
+# Seconds that a filter may take over a bank's metadata before its call is given up.
+_PATIENCE = 5.0
 # Pieces of one text that are embedded before the retain is acknowledged, half a second's work; of a longer one the rest
 # is found by its words at once and by its meaning soon after.
 _AT_ONCE = 160
 # Characters of text in a page, unless one memory alone has more; and how many are read at a time to find out.
 _PAGE, _STEP = 16_000_000, 50
 _ID = 128  # characters of an id that came with a call, at most, in what is said about it
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """What a memory brings along from an earlier life; what is None it gets anew.
-
-    `retained_at` is as `parse_when` reads it. `identity` is set where the draft's own would be another. `dated` says
-    that the draft's event_date stands even when it is None.
-    """
-
-    id: str | None = None
-    retained_at: str | None = None
-    identity: bytes | None = None
-    dated: bool = False
-
-
-NEW = Origin()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """What a caller wants to retain. `event_date` is as `parse_when` reads it; a `type` of None is to be found."""
-
-    content: str
-    context: str = "general"
-    type: MemoryType | None = None
-    event_date: str | None = None
-    session_id: str | None = None
-    document_id: str | None = None
-    tags: tuple[str, ...] = ()
-    metadata: JsonObject = field(default_factory=dict)
-    supersedes: str | None = None
-    origin: Origin = NEW
 
 
 class Exported(MemoryRecord):
@@ -107,7 +79,7 @@ class Narrowing:
     since: str | None = None
     until: str | None = None
     session_id: str | None = None
-    predicate: Callable[[JsonObject], bool] | None = None
+    predicate: Predicate | None = None
     superseded: bool = False
 
 
@@ -149,31 +121,6 @@ class Prepared:
     warnings: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Identified:
-    """A draft with its date, as given, its identity, and when it came."""
-
-    draft: Draft
-    given: When | None
-    identity: bytes
-    now: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class _Understood:
-    """A draft made ready to be stored, but for its vectors."""
-
-    memory: Memory
-    identity: bytes
-    time: Span
-    cuts: tuple[Cut, ...]
-
-    def entry(self, vectors: Vectors | None) -> Entry:
-        """It with its vectors, or without."""
-        traits = traits_of(self.memory.text)
-        return Entry(self.memory, traits, self.identity, self.time, self.cuts, vectors)
-
-
 class Bank:
     """One bank, open; several calls may run at once.
 
@@ -204,10 +151,10 @@ class Bank:
         now = self._parts.now()
         store = await self._created()
         found = await asyncio.to_thread(self._understand_all, store, drafts, now)
-        fresh = {each.identity: each for each in found if isinstance(each, _Understood)}
-        vectors, warnings = await self._embed(store, list(fresh.values()))
-        of = dict(zip(fresh, vectors, strict=True))
-        outcomes = [each.entry(of[each.identity]) if isinstance(each, _Understood) else each for each in found]
+        fresh = [each for each in found if isinstance(each, Understood)]
+        vectors, warnings = await self._embed(store, fresh)
+        entries = iter([each.entry(its) for each, its in zip(fresh, vectors, strict=True)])
+        outcomes = [next(entries) if isinstance(each, Understood) else each for each in found]
         return Prepared(outcomes, warnings)
 
     async def commit(self, prepared: Prepared) -> list[RetainAnswer | HindsightError]:
@@ -233,7 +180,7 @@ class Bank:
             for memory, identity in found:
                 exported = cast(Exported, as_record(memory))
                 fields = memory.context, memory.event_date, memory.session_id, memory.document_id, memory.supersedes
-                if identity != _identity(memory.text, *fields):
+                if identity != identity_of(memory.text, *fields):
                     exported["identity"] = identity.hex()
                 yield exported
 
@@ -289,12 +236,12 @@ class Bank:
 
     async def update(self, id: str, edit: Edit) -> Memory:
         """Change a memory's categories and return it as it is then. Raises MemoryNotFound, InvalidArgument."""
-        when = None if edit.event_date is None else self._when("event_date", edit.event_date)
+        when = None if edit.event_date is None else read_when("event_date", edit.event_date, self._parts.zone)
         changes = Changes(
             context=edit.context,
             type=edit.type,
             event_date=when.text if when else None,
-            time=Span(_micros(when.start), _micros(when.end)) if when else None,
+            time=Span.between(when.start, when.end) if when else None,
             tags=edit.tags,
             metadata=edit.metadata,
         )
@@ -354,7 +301,7 @@ class Bank:
     def _check_first(self, draft: Draft) -> None:
         """Refuse now what the ledger would refuse, so that no bank comes into being for it."""
         if draft.event_date is not None:
-            self._when("event_date", draft.event_date)
+            read_when("event_date", draft.event_date, self._parts.zone)
         if draft.supersedes is not None:
             named = draft.supersedes[:_ID]
             raise MemoryNotFound(f"supersedes names {named}, and this bank has no such memory; nothing was stored")
@@ -367,58 +314,23 @@ class Bank:
 
     def _understand_all(
         self, store: Store, drafts: Sequence[Draft], now: datetime
-    ) -> list[_Understood | RetainAnswer | HindsightError]:
+    ) -> list[Understood | RetainAnswer | HindsightError]:
         # A microsecond apart, so that the times tell the order too.
         moments = [now + timedelta(microseconds=place) for place in range(len(drafts))]
-        identified = [_or_error(self._identify, draft, moment) for draft, moment in zip(drafts, moments, strict=True)]
-        known = store.ledger.known([each.identity for each in identified if isinstance(each, _Identified)])
+        zone, embedder = self._parts.zone, self._parts.embedder
+        identified = [_or_error(identify, draft, moment, zone) for draft, moment in zip(drafts, moments, strict=True)]
+        known = store.ledger.known([each.identity for each in identified if isinstance(each, Identified)])
         return [
             each
             if isinstance(each, HindsightError)
             else _retained(known[each.identity], "known", [])
             if each.identity in known
-            else _or_error(self._understand, each)
+            else _or_error(understand, each, zone, embedder)
             for each in identified
         ]
 
-    def _identify(self, draft: Draft, now: datetime) -> _Identified:
-        given = None if draft.event_date is None else self._when("event_date", draft.event_date)
-        date = given.text if given else None
-        own = draft.origin.identity or _identity(
-            draft.content, draft.context, date, draft.session_id, draft.document_id, draft.supersedes
-        )
-        return _Identified(draft, given, own, now)
-
-    def _understand(self, identified: _Identified) -> _Understood:
-        draft, origin = identified.draft, identified.draft.origin
-        now = identified.now if origin.retained_at is None else self._when("retained_at", origin.retained_at).start
-        when = identified.given or (None if origin.dated else date_in(draft.content, now, self._parts.zone))
-        memory = Memory(
-            id=origin.id or str(uuid.uuid4()),
-            text=draft.content,
-            type=draft.type or category_of(draft.content),
-            context=draft.context,
-            retained_at=now.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-            event_date=when.text if when else None,
-            session_id=draft.session_id,
-            document_id=draft.document_id,
-            tags=draft.tags,
-            metadata=draft.metadata,
-            supersedes=draft.supersedes,
-        )
-        embedder = self._parts.embedder
-        found = pieces(draft.content, embedder.max_tokens, embedder.token_ends)
-        cuts = (Cut(*found.whole, worded=not found.passages), *(Cut(*bounds) for bounds in found.passages))
-        return _Understood(memory, identified.identity, _span(when, now), cuts)
-
-    def _when(self, name: str, text: str) -> When:
-        try:
-            return parse_when(text, self._parts.zone)
-        except ValueError as error:
-            raise InvalidArgument(f"{name}: {error}", argument=name) from error
-
     async def _embed(
-        self, store: Store, understood: Sequence[_Understood]
+        self, store: Store, understood: Sequence[Understood]
     ) -> tuple[Sequence[Vectors | None], list[str]]:
         """The vectors of each one's passages."""
         if not understood:
@@ -483,21 +395,27 @@ class Bank:
             count_tokens=lambda text: len(self._parts.embedder.token_ends(text)),
         )
 
+    def _span(self, name: str, text: str | None) -> Span | None:
+        """The days or the instant that an argument gives; an instant's end is the microsecond after it."""
+        if text is None:
+            return None
+        when = read_when(name, text, self._parts.zone)
+        return Span.between(when.start, max(when.end, when.start + timedelta(microseconds=1)))
+
     def _conditions(self, narrowing: Narrowing) -> Conditions:
-        since = None if narrowing.since is None else _micros(self._when("since", narrowing.since).start)
-        until = None if narrowing.until is None else _last_micro(self._when("until", narrowing.until))
-        if since is not None and until is not None and since >= until:
+        since, until = self._span("since", narrowing.since), self._span("until", narrowing.until)
+        if since and until and since.start >= until.end:
             raise InvalidArgument("since must not be after until", argument="since")
         return Conditions(
             types=narrowing.types,
             contexts=narrowing.contexts,
             tags=narrowing.tags,
             all_tags=narrowing.all_tags,
-            since=since,
-            until=until,
+            since=since.start if since else None,
+            until=until.end if until else None,
             session_id=narrowing.session_id,
             superseded=narrowing.superseded,
-            predicate=narrowing.predicate,
+            predicate=narrowing.predicate and _hurried(narrowing.predicate),
         )
 
 
@@ -505,6 +423,9 @@ def _retained(memory: Memory, status: str, warnings: list[str]) -> RetainAnswer:
     answer = RetainAnswer(id=memory.id, status=status, type=memory.type.value, event_date=memory.event_date)
     if memory.supersedes is not None:
         answer["superseded"] = memory.supersedes
+    if memory.superseded_by is not None:
+        gone = f"this memory is known but superseded by {memory.superseded_by}, so recall does not show it; {_AGAIN}"
+        warnings = [*warnings, gone]
     if warnings:
         answer["warnings"] = warnings
     return answer
@@ -525,35 +446,20 @@ def _or_error(call: Callable[P, ResultT], *given: P.args, **named: P.kwargs) -> 
         return error
 
 
-def _identity(
-    content: str,
-    context: str,
-    date: str | None,
-    session_id: str | None,
-    document_id: str | None,
-    supersedes: str | None,
-) -> bytes:
-    """Equal for two that are the same memory; `date` counts as given, not as read out of the text."""
-    parts = [content, context, date, session_id, document_id]
-    if supersedes is not None:  # a correction is a memory of its own: what became true again must be stored again
-        parts.append(supersedes)
-    return hashlib.sha256(json.dumps(parts).encode()).digest()
+def _hurried(predicate: Predicate) -> Predicate:
+    """The predicate, until it has taken too long over all that it was asked: a thread can't be stopped from outside."""
+    end = time.monotonic() + _PATIENCE
 
+    def judge(metadata: JsonObject) -> bool:
+        if time.monotonic() > end:
+            raise DeadlineExceeded(
+                "the filter takes too long on this bank", next_action="Call again with a simpler one."
+            )
+        return predicate(metadata)
 
-def _span(when: When | None, now: datetime) -> Span:
-    start, end = (when.start, when.end) if when else (now, now)
-    return Span(_micros(start), _micros(end))
+    return judge
 
 
 def _clamped(moment: datetime) -> datetime:
     """A moment that every zone can hold; windows may be open to the ends of time."""
     return max(_FIRST, min(_LAST, moment))
-
-
-def _last_micro(when: When) -> int:
-    """The end of a day, which is not part of it; of an instant, the one after it."""
-    return _micros(when.end) + (when.start == when.end)
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields
 from typing import NotRequired, TypedDict
 
 from hindsight.arguments import Date, Text, argument, read_arguments
-from hindsight.bank import Bank, Draft, Exported, Origin, Prepared
+from hindsight.bank import Bank, Exported, Prepared
+from hindsight.drafts import Draft, Origin
 from hindsight.errors import ContentTooLarge, ErrorBody, HindsightError, InvalidArgument
 from hindsight.messages import encode
 from hindsight.record import JsonObject, RetainAnswer

@@ -17,9 +17,9 @@ from hindsight.ledger import Cut
 from hindsight.record import Memory, RecallAnswer, Result
 from hindsight.retrieval.asked import Asked, nearness, within
 from hindsight.retrieval.budget import fitting
-from hindsight.retrieval.mix import Columns, score
+from hindsight.retrieval.mix import Columns, covered, score
 from hindsight.retrieval.roster import Roster, top_keys
-from hindsight.retrieval.terms import terms
+from hindsight.retrieval.terms import is_literal, terms
 from hindsight.retrieval.words import Hits, Keys, Mask, Scores, coverage
 from hindsight.store import Store
 
@@ -158,18 +158,21 @@ def _columns(roster: Roster, question: Question, passages: _Passages, keys: Keys
     best = np.full(len(rows), -1, np.float32)
     np.maximum.at(best, of_key, passages.cosines[keys])
     words = _words(passages, place, len(rows))
+    rarity = np.array([hit.rarity for hit in passages.hits], np.float32)
+    literal = np.array([is_literal(term) for term in question.asked.terms], np.bool_)
     asks, only_asks, tells_time = roster.traits(rows)
     return Columns(
         first=passages.cosines[roster.first_keys(rows)],
         best=best,
         words=words,
-        rarity=np.array([hit.rarity for hit in passages.hits], np.float32),
+        rarity=rarity,
         previous=place[previous],
         following=place[following],
         session=roster.sessions(rows),
         asks=asks,
         only_asks=only_asks,
         tells_time=tells_time,
+        literal=covered((words[literal] > 0).astype(np.float32), rarity[literal]),
         named=_named(roster, question.asked, words, rows),
         near_date=_near_date(roster, question, rows),
     )

@@ -38,7 +38,7 @@ OpenIndex = Callable[[int], Awaitable[VectorIndex]]
 # Chroma's search, so smaller banks are searched exactly; larger ones by the index, with a sketch of each vector.
 HELD = 8_192
 _COMMIT = 256  # memories in one commit
-_FEW = 4_000  # passages that cost less to score one by one than to find in the index
+FEW = 4_000  # passages that cost less to score one by one than to find in the index
 _SKETCHED = 2_000  # vectors read at a time to be sketched
 _CARRY = 500  # passages carried to the index at a time
 _LATE = 64  # passages embedded late at a time: whoever closes the bank waits for no more
@@ -180,7 +180,7 @@ class Store:
         # A condition leaves some of those that the index finds, so it is asked for more; scoring a few costs less.
         asked = min(3 * most, max(most, most * self.roster.count() // (4 * wanted)))
         try:
-            if wanted > _FEW:
+            if wanted > FEW:
                 return await self._nearest_in_index(vector, outside, asked)
         except TimeoutError as error:
             raise IndexUnavailable("the index is still opening; older memories were found by words alone") from error

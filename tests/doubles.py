@@ -93,6 +93,7 @@ class Provider:
     asked: list[Reply] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     url: str = ""
+    was_asked: threading.Event = field(default_factory=threading.Event)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -103,6 +104,7 @@ class Provider:
         fault = self.faults.popleft() if self.faults else self.always or Fault()
         self.keys += [value.decode() for name, value in scope["headers"] if name == b"authorization"]
         self.asked.append(json.loads(body))
+        self.was_asked.set()
         if fault.hangs:
             while (await receive())["type"] != "http.disconnect":
                 pass
@@ -134,7 +136,9 @@ def providing(embed: Embed, port: int = 0) -> Iterator[Provider]:
         listening.bind(("127.0.0.1", port))
         provider = Provider(embed)
         provider.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        config = uvicorn.Config(provider, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            provider, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         listening.listen()

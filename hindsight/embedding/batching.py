@@ -1,4 +1,4 @@
-"""An embedder that joins concurrent calls of another one into single runs, keeping a recall's query out of long ones."""
+"""An embedder that joins concurrent calls of another one into single runs, and keeps queries out of long ones."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from hindsight.filters.lexer import Token, content, refusal, tokenize
 from hindsight.filters.paths import any_match, first_match, parse_path
 from hindsight.filters.values import CASTS, COMPARISONS, contains, number, overlaps
 
+LONGEST = 256  # characters of a pattern: matching it costs as many steps a character of the text
 DEEPEST = 64
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 _COMPARISON = "a comparison (=, !=, <, <=, >, >=, LIKE, ILIKE, IN, IS NULL, CONTAINS, OVERLAPS)"
@@ -111,7 +112,10 @@ class _Parser:
         pattern = self._value()
         if not pattern.constant:
             raise refusal(token.position, "a pattern in quotes, such as 'sales%'", token.shown())
-        return pattern.evaluate({})
+        found = pattern.evaluate({})
+        if isinstance(found, str) and len(found) > LONGEST:
+            raise refusal(token.position, f"a pattern of at most {LONGEST} characters", f"one of {len(found):,}")
+        return found
 
     def _value(self) -> Term:
         token = self._token

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from hindsight.errors import HindsightError
 from hindsight.record import JsonObject, Memory, MemoryType, Traits
 
 Numbers = npt.NDArray[np.int64]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,11 @@ class Span:
 
     start: int
     end: int
+
+    @classmethod
+    def between(cls, start: datetime, end: datetime) -> Span:
+        """The span between two moments, which know their zones."""
+        return cls(*((moment - _EPOCH) // timedelta(microseconds=1) for moment in (start, end)))
 
 
 @dataclass(frozen=True, slots=True)

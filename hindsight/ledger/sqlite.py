@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sqlite3
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from itertools import islice, zip_longest
+from functools import lru_cache
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,8 @@ from hindsight.ledger import (
 )
 from hindsight.ledger.conditions import Judge, as_sql, marks
 from hindsight.record import Memory, MemoryType, Traits
+
+logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -106,7 +110,7 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_S
 
 
 def open_sqlite(path: Path, bank_id: str) -> SqliteLedger:
-    """Open or create the ledger of a bank. Raises StorageFull, or LedgerUnavailable when the file is no ledger of ours."""
+    """Open or create the ledger of a bank. Raises StorageFull, and LedgerUnavailable when the file is no ledger."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:
         ledger = SqliteLedger(path)
@@ -132,6 +136,7 @@ class SqliteLedger:
         self._readers: list[sqlite3.Connection] = []
         with _errors_of_ours():
             self._writer = _connect(path)
+        self._inode = path.stat().st_ino
 
     def lay_out(self, bank_id: str) -> None:
         """Make the tables of a new file, and write down which bank it is: the folder's name does not always tell."""
@@ -257,7 +262,7 @@ class SqliteLedger:
             " substr(coalesce(event_date, retained_at), 1, 10), superseded_by IS NOT NULL FROM memory ORDER BY number"
         )
         for number, label, asks, only_asks, tells_time, session, day, superseded in rows:
-            yield number, Traits(label, bool(asks), bool(only_asks), bool(tells_time)), session, day, bool(superseded)
+            yield number, _traits(label, asks, only_asks, tells_time), session, day, bool(superseded)
 
     def facets(self) -> Iterator[tuple[int, Facet]]:
         rows = self._rows(
@@ -268,20 +273,10 @@ class SqliteLedger:
             yield number, Facet(MemoryType(type_), context, session, tagged, json.loads(metadata), Span(start, end))
 
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
-        rows = self._rows(
-            "SELECT key, text, start, stop FROM passage JOIN memory USING (number)"
-            " WHERE worded AND key BETWEEN ? AND ? ORDER BY key",
-            (first, last),
-        )
-        return [(key, text[start:stop]) for key, text, start, stop in rows]
+        return self._pieces("worded AND key BETWEEN ? AND ? ORDER BY key", (first, last))
 
     def unembedded(self, most: int) -> list[tuple[int, str]]:
-        rows = self._rows(
-            "SELECT key, text, start, stop FROM passage JOIN memory USING (number)"
-            " WHERE vector IS NULL AND NOT indexed ORDER BY key LIMIT ?",
-            (most,),
-        )
-        return [(key, text[start:stop]) for key, text, start, stop in rows]
+        return self._pieces("vector IS NULL AND NOT indexed ORDER BY key LIMIT ?", (most,))
 
     def late(self) -> Numbers:
         rows = self._rows("SELECT key FROM passage WHERE vector IS NULL AND NOT indexed ORDER BY key")
@@ -342,10 +337,22 @@ class SqliteLedger:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
+                self._check_place()
                 self._writer.execute("COMMIT")
             finally:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
+
+    def _check_place(self) -> None:
+        """Nothing may be acknowledged that goes to a file which was removed or replaced while it was open."""
+        try:
+            there = self._path.stat().st_ino
+        except FileNotFoundError:
+            there = -1
+        if there != self._inode:
+            raise LedgerUnavailable(
+                "the bank's files were removed or replaced while the server ran; nothing was stored"
+            )
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -363,6 +370,18 @@ class SqliteLedger:
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._reading() as database:
             return database.execute(query, values).fetchall()
+
+    def _pieces(self, condition: str, values: Sequence[object]) -> list[tuple[int, str]]:
+        """Keys and texts of passages. Each memory's text is read once: a long one has a thousand passages."""
+        found: list[tuple[int, str]] = []
+        with self._reading() as database:
+            cuts = database.execute(
+                f"SELECT key, number, start, stop FROM passage WHERE {condition}", values
+            ).fetchall()
+            for number, its in groupby(cuts, key=lambda row: row[1]):
+                row = database.execute("SELECT text FROM memory WHERE number = ?", (number,)).fetchone()
+                found += [(key, row[0][start:stop]) for key, _, start, stop in its if row]
+        return found
 
     def _each(self, query: str, values: Sequence[int | bytes]) -> list[Any]:
         parts = (values[start : start + _SLICE] for start in range(0, len(values), _SLICE))
@@ -391,6 +410,7 @@ def _errors_of_ours() -> Iterator[None]:
         # Some errors of the module itself, such as a closed connection, have no code.
         if getattr(error, "sqlite_errorcode", None) in _FULL:
             raise StorageFull("the disk is full; nothing was stored") from error
+        logger.error("a ledger does not work: %s", error)
         raise LedgerUnavailable("the bank's ledger does not work at the moment") from error
 
 
@@ -420,7 +440,7 @@ def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightErr
                 (number, cut.start, cut.end, cut.worded, vector),
             )
         )
-        for cut, vector in zip_longest(entry.cuts, vectors)
+        for cut, vector in zip(entry.cuts, [*vectors, *[None] * (len(entry.cuts) - len(vectors))], strict=True)
     )
     return Stored(memory, known=False, number=number, keys=keys, superseded=superseded)
 
@@ -511,6 +531,11 @@ def _memory(row: Sequence[object]) -> Memory:
         supersedes=_optional(supersedes),
         superseded_by=_optional(successor),
     )
+
+
+@lru_cache(maxsize=4096)
+def _traits(label: str, asks: int, only_asks: int, tells_time: int) -> Traits:
+    return Traits(label, bool(asks), bool(only_asks), bool(tells_time))
 
 
 def _optional(value: object) -> str | None:

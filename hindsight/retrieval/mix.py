@@ -27,6 +27,7 @@ class Weights:
     answer: float = 0.4  # share of what the previous memory, when it asks, scores above `asked_above` of the best
     asked_above: float = 0.5  # without it every memory after a question gains, and plain statements fall behind
     session: float = 0.3  # share of the best score in the session: where one memory fits, its neighbours are about it
+    literal: float = 1.0  # it holds what the query gives to the letter: an identifier's cosine is noise
     speaker: float = 0.3  # the query names the memory's label
     time_told: float = 0.1  # the query asks when, and the memory speaks of a time
     date: float = 0.3  # the query's date is the memory's
@@ -51,6 +52,7 @@ class Columns:
     asks: Bools
     only_asks: Bools
     tells_time: Bools
+    literal: Floats  # what share of the query's identifiers, by rarity, stands in it
     named: Bools  # it is of or about somebody whom the query names
     near_date: Floats  # how near it is to the query's date
 
@@ -67,6 +69,7 @@ def score(columns: Columns, *, when: bool, weights: Weights = Weights()) -> Floa
     answers = _lent(columns.asks, columns.previous) > 0
     total += w.answer * answers * np.maximum(_lent(own, columns.previous) - w.asked_above * own.max(), 0)
     total += w.session * _best_of_session(own, columns.session)
+    total += w.literal * columns.literal
     total += w.speaker * columns.named + w.date * columns.near_date
     if when:
         total += w.time_told * columns.tells_time

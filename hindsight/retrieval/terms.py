@@ -33,6 +33,7 @@ _WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+(?:'[^\W_{_UNSPACED}]+)*"
 _IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
 _OPENING, _CLOSING = "([{<\"'`«“‘„¿¡", ")]}>\"'`»”’.,;:!?…"
 _LONGEST_LITERAL = 200
+_HYPHENED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
 
 
 def terms(text: str) -> list[str]:
@@ -46,6 +47,11 @@ def terms(text: str) -> list[str]:
         elif (stem := _stem(word)) is not None:
             found.append(stem)
     return found + _literals(folded)
+
+
+def is_literal(term: str) -> bool:
+    """Whether a term is meant to the letter: an identifier, a path, a version, not a word or a number of a language."""
+    return not term.isalpha() and not term.isdigit() and not _HYPHENED.fullmatch(term)
 
 
 def _literals(folded: str) -> list[str]:

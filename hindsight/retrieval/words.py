@@ -1,9 +1,9 @@
 """The word index of one bank: which passages hold a term, and how much it says there.
 
 Postings are kept in blocks of BLOCK passages by key. A full block is frozen into arrays, which a ledger may keep and
-give back; the last one grows in memory. In memory up to RUN blocks are joined into one, so that fewer are searched. Scores are BM25 (Robertson and Zaragoza, "The Probabilistic Relevance
-Framework", 2009) with the idf of Lucene, divided by the best that a query could get: they mean the same for every query
-and bank.
+give back; the last one grows in memory. There up to RUN blocks are joined into one, so that fewer are searched. Scores
+are BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) with the idf of Lucene, divided by the
+best that a query could get: they mean the same for every query and bank.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NOWHERE: tuple[Keys, Scores] = np.empty(0, np.int64), np.empty(0, np.float32)
 class Block:
     """A frozen block: for each of T terms, sorted by hash, the passages that hold it and how often.
 
-    `lengths` uint16 [passages] terms per passage; `hashes` uint64 [T]; `starts` uint32 [T + 1] into `rows` uint16 [P], the
-    passage's place in the block, and `counts` uint8 [P].
+    `lengths` uint16 [passages] terms per passage; `hashes` uint64 [T]; `starts` uint32 [T + 1] into `rows` uint16 [P],
+    the passage's place in the block, and `counts` uint8 [P].
     """
 
     lengths: npt.NDArray[np.uint16]
@@ -179,7 +179,9 @@ class WordIndex:
     def look_up(self, wanted: Sequence[str], alive: Mask) -> list[Hits]:
         """For each term the passages that hold it, of those that are `alive`, bool [top key + 1]."""
         lengths = self._lengths
-        spoken = lengths[: len(alive)] * alive[: len(lengths)]  # passages without words may come after the last of these
+        spoken = (
+            lengths[: len(alive)] * alive[: len(lengths)]
+        )  # passages without words may come after the last of these
         total = int(np.count_nonzero(spoken))
         mean = float(spoken.sum(dtype=np.float64)) / total if total else 1.0
         found = []
@@ -197,10 +199,10 @@ class WordIndex:
                 found[place].append((rows.astype(np.int64) + first, counts.astype(np.float32)))
         for parts in found:
             keys = np.concatenate([keys for keys, _ in parts])
-            counts = np.concatenate([counts for _, counts in parts])
+            often: Scores = np.concatenate([often for _, often in parts])
             living = keys < len(alive)  # what another thread has added since `alive` was taken
             living[living] = alive[keys[living]]
-            yield keys[living], counts[living]
+            yield keys[living], often[living]
 
     def _make_room(self, size: int) -> None:
         if size > len(self._lengths):

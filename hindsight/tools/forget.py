@@ -8,7 +8,7 @@ from hindsight.arguments import Filter, Flag, Text, argument
 from hindsight.bank import Bank, Narrowing
 from hindsight.errors import ConfirmationRequired, InvalidArgument
 from hindsight.filters import Predicate
-from hindsight.record import ForgetAnswer
+from hindsight.record import ForgetAnswer, Memory
 from hindsight.tools import Tool
 from hindsight.tools.narrowed import STRING
 
@@ -21,7 +21,7 @@ class Forget:
 
     id: str | None = argument(Text(), "The memory's id", default=None)
     filter: Predicate | None = argument(Filter(), "Metadata expression, instead of an id", default=None)
-    dry_run: bool = argument(Flag(), "With a filter: only count and show some", default=True)
+    dry_run: bool | None = argument(Flag(), "Only count and show some; default with a filter", default=None)
     confirm: bool = argument(Flag(), "With a filter: true to really remove", default=False)
 
 
@@ -29,15 +29,20 @@ async def _forget(bank: Bank, arguments: Forget) -> ForgetAnswer:
     if (arguments.id is None) == (arguments.filter is None):
         raise InvalidArgument("either id or filter must be given, and not both")
     if arguments.id is not None:
+        if arguments.dry_run:
+            return _sampled(1, [await bank.get(arguments.id)])
         await bank.forget(arguments.id)
         return {"count": 1}
     narrowing = Narrowing(predicate=arguments.filter, superseded=True)
-    if arguments.dry_run:
-        count, some = await bank.sample(narrowing, SAMPLE)
-        return {"count": count, "sample": [{"id": memory.id, "text": memory.text[:200]} for memory in some]}
+    if arguments.dry_run is not False:
+        return _sampled(*await bank.sample(narrowing, SAMPLE))
     if not arguments.confirm:
         raise ConfirmationRequired("removing by filter needs confirm=true")
     return {"count": await bank.forget_all(narrowing)}
+
+
+def _sampled(count: int, some: list[Memory]) -> ForgetAnswer:
+    return {"count": count, "sample": [{"id": memory.id, "text": memory.text[:200]} for memory in some]}
 
 
 FORGET = Tool(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hindsight.arguments import Date, Json, Listed, OneOf, Text, argument
-from hindsight.bank import NEW, Bank, Draft, Origin
+from hindsight.bank import Bank
+from hindsight.drafts import NEW, Draft, Origin
 from hindsight.record import JsonObject, MemoryType, RetainAnswer
 from hindsight.tools import Tool
 from hindsight.tools.narrowed import STRING

@@ -46,7 +46,7 @@ def other() -> Iterator[Provider]:
 
 
 def server(data: Path, provider: Provider, model: str = "a") -> AbstractContextManager[Serving]:
-    return serving(data, **settings(provider, model))
+    return serving(data, environment=environment_with({"port": 0, "data_dir": data, **settings(provider, model)}))
 
 
 def settings(provider: Provider, model: str) -> dict[str, object]:

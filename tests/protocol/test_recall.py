@@ -126,7 +126,7 @@ async def test_a_query_of_10_000_characters_is_answered_and_a_longer_one_refused
 
 async def test_a_fact_in_the_last_line_of_a_long_text_is_found_and_shown(bank: ClientSession) -> None:
     filler = " ".join(f"In chapter {number} the weather was discussed at some length." for number in range(330))
-    await retain(bank, f"{filler}\nThe password of the vault is heliotrope.", "Bees make honey.", "The vault is old.")
+    await retain(bank, f"{filler}\nThe password of the vault is heliotrope.", "Bees make honey.", "The roof is old.")
     found: Any = (await answer(bank, "recall", query="What is the password of the vault?"))["results"]
 
     assert "heliotrope" in found[0]["text"]
@@ -135,7 +135,9 @@ async def test_a_fact_in_the_last_line_of_a_long_text_is_found_and_shown(bank: C
 
 
 async def test_an_answer_of_long_texts_keeps_within_its_tokens(bank: ClientSession) -> None:
-    await retain(bank, *(f"Report {number}. " + "The committee met and spoke about bees. " * 2_500 for number in range(3)))
+    await retain(
+        bank, *(f"Report {number}. " + "The committee met and spoke about bees. " * 2_500 for number in range(3))
+    )
     found: Any = await answer(bank, "recall", query="committee bees", max_tokens=300)
 
     assert found["more"] is True

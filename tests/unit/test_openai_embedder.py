@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.to_thread
 import numpy as np
 import pytest
 
@@ -201,8 +202,7 @@ async def test_closing_ends_a_call_that_waits_for_its_next_try(provider: Provide
                 await made.embed(TEXTS)
 
         tasks.start_soon(call)
-        while not provider.asked:
-            await anyio.sleep(0.01)  # the service has no other way to tell
+        await anyio.to_thread.run_sync(provider.was_asked.wait, BOUND)
         await made.aclose()
 
     assert time.monotonic() - start < 10

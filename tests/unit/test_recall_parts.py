@@ -130,8 +130,13 @@ def test_a_memory_is_near_a_date_on_the_day_less_so_the_days_after_and_not_befor
 
 def test_a_wider_window_says_less() -> None:
     told = days(date(2023, 5, 7), date(2021, 1, 1))
-    graded = [within(date(2023, 5, 7), date(2023, 5, 7), told), within(date(2023, 5, 1), date(2023, 5, 31), told),
-              within(date(2023, 1, 1), date(2023, 12, 31), told), within(date(2001, 1, 1), date(2023, 12, 31), told)]  # fmt: skip
+    windows = [
+        (date(2023, 5, 7), date(2023, 5, 7)),
+        (date(2023, 5, 1), date(2023, 5, 31)),
+        (date(2023, 1, 1), date(2023, 12, 31)),
+        (date(2001, 1, 1), date(2023, 12, 31)),
+    ]
+    graded = [within(first, last, told) for first, last in windows]
 
     assert [grades.tolist()[0] for grades in graded] == pytest.approx([1, 0.5, 0.15, 0])
     assert [grades.tolist()[1] for grades in graded] == [0] * 4
@@ -153,13 +158,14 @@ def columns(count: int, **given: object) -> Columns:
         tells_time=never,
         named=never,
         near_date=np.zeros(count, np.float32),
+        literal=np.zeros(count, np.float32),
     )
     arrays = {name: np.array(value, getattr(blank, name).dtype) for name, value in given.items()}
-    return dataclasses.replace(blank, **arrays)  # type: ignore[arg-type]  # arrays of the right kinds
+    return dataclasses.replace(blank, **arrays)
 
 
 def ranking(of: Columns, *, when: bool = False) -> list[int]:
-    return np.argsort(-score(of, when=when), kind="stable").tolist()
+    return [int(row) for row in np.argsort(-score(of, when=when), kind="stable")]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +178,9 @@ def ranking(of: Columns, *, when: bool = False) -> list[int]:
         ({"near_date": [0, 1]}, False),
         ({"asks": [True, False]}, False),
         ({"tells_time": [False, True]}, True),
+        ({"first": [0.9, 0.0], "literal": [0, 1]}, False),
     ],
-    ids=["meaning", "best passage", "words", "speaker", "date", "no question", "time told"],
+    ids=["meaning", "best passage", "words", "speaker", "date", "no question", "time told", "identifier"],
 )
 def test_each_part_brings_the_memory_that_has_it_to_the_top(given: dict[str, object], when: bool) -> None:
     assert ranking(columns(2, **given), when=when) == [1, 0]

@@ -13,7 +13,8 @@ import anyio
 import numpy as np
 import pytest
 
-from hindsight.bank import Bank, Draft, Narrowing, Parts, Query
+from hindsight.bank import Bank, Narrowing, Parts, Query
+from hindsight.drafts import Draft
 from hindsight.embedding import Vectors
 from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.errors import EmbedderUnavailable, MemoryNotFound
@@ -174,7 +175,10 @@ async def test_what_is_forgotten_while_the_index_opens_is_not_in_it_in_the_end(t
     await house.bank.aclose()
 
 
-async def test_a_recall_that_is_given_up_while_the_index_opens_does_not_open_it_twice(tmp_path: Path) -> None:
+async def test_a_recall_that_is_given_up_while_the_index_opens_does_not_open_it_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindsight.store.FEW", 10)  # else so few are scored without the index
     shelf = Shelf()
     shelf.may_open.set()
     before = await opened(tmp_path, Hashing(), shelf)
