@@ -400,7 +400,8 @@ class Bank:
         if text is None:
             return None
         when = read_when(name, text, self._parts.zone)
-        return Span.between(when.start, max(when.end, when.start + timedelta(microseconds=1)))
+        span = Span.between(when.start, when.end)
+        return Span(span.start, max(span.end, span.start + 1))
 
     def _conditions(self, narrowing: Narrowing) -> Conditions:
         since, until = self._span("since", narrowing.since), self._span("until", narrowing.until)

@@ -44,7 +44,9 @@ _CARRY = 500  # passages carried to the index at a time
 _LATE = 64  # passages embedded late at a time: whoever closes the bank waits for no more
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
 _LAG = 0.25
-_OPENING = 0.3  # seconds that a recall waits for an index that opens: at 100,000 passages that takes one
+# A recall waits so many seconds for an index that opens. One of more passages than SLOW takes a second to open, with
+# Python's lock held for most of it, so the first recall does not even start it.
+_OPENING, SLOW = 0.5, 32_768
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -203,6 +205,8 @@ class Store:
             await asyncio.to_thread(self.ledger.close)
 
     async def _nearest_in_index(self, vector: Vectors, outside: Mask, asked: int) -> tuple[Keys, Scores]:
+        if self._opener is None and self.roster.count() > SLOW:
+            raise TimeoutError
         async with asyncio.timeout(_OPENING):
             index = await self._opened()
         found = await index.nearest(vector, asked)
@@ -322,6 +326,7 @@ class Store:
     async def _follow(self) -> None:
         pause = _FIRST_PAUSE
         if self.roster.count() > HELD and self.semantic:
+            await self._rest(_LAG)
             with contextlib.suppress(Unavailable):  # told by whoever needs it
                 await self._opened()  # before the first recall asks for it
         while not self._stopping.is_set():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -60,8 +61,7 @@ class Roster:
         if not outlines or not len(keys):
             return
         self._make_room(outlines[-1].number, int(keys[-1]))
-        for outline in outlines:
-            self._note(outline)
+        self._note(outlines)
         firsts, places = np.unique(owners, return_index=True)
         self._first[firsts] = keys[places]
         self._owner[keys] = owners
@@ -151,19 +151,24 @@ class Roster:
         flags = self._flags[numbers]
         return (flags & _ASKS) > 0, (flags & _ONLY_ASKS) > 0, (flags & _TELLS_TIME) > 0
 
-    def _note(self, outline: Outline) -> None:
-        number, traits = outline.number, outline.traits
-        self._superseded[number] = outline.superseded
-        self._flags[number] = traits.asks * _ASKS + traits.only_asks * _ONLY_ASKS + traits.tells_time * _TELLS_TIME
-        self._label[number] = label = self._labels.setdefault(traits.label, len(self._labels))
-        self._label_counts[label] += 1
-        self._day[number] = outline.day
-        if outline.session_id is not None:
-            session = self._sessions.setdefault(outline.session_id, len(self._sessions))
-            before = self._last_of.get(session, 0)
-            self._session[number], self._previous[number], self._last_of[session] = session, before, number
-            if before:
-                self._following[before] = number
+    def _note(self, outlines: Sequence[Outline]) -> None:
+        numbers = np.array([outline.number for outline in outlines], np.int64)
+        labels = [self._labels.setdefault(outline.traits.label, len(self._labels)) for outline in outlines]
+        self._superseded[numbers] = [outline.superseded for outline in outlines]
+        self._flags[numbers] = [_flags_of(outline.traits) for outline in outlines]
+        self._day[numbers] = [outline.day for outline in outlines]
+        self._label[numbers] = labels
+        self._label_counts.update(labels)
+        for outline in outlines:
+            if outline.session_id is not None:
+                self._note_session(outline.number, outline.session_id)
+
+    def _note_session(self, number: int, session_id: str) -> None:
+        session = self._sessions.setdefault(session_id, len(self._sessions))
+        before = self._last_of.get(session, 0)
+        self._session[number], self._previous[number], self._last_of[session] = session, before, number
+        if before:
+            self._following[before] = number
 
     def _make_room(self, number: int, key: int) -> None:
         if key >= len(self._owner):
@@ -179,6 +184,11 @@ class Roster:
         self._day = _grown(self._day, number, 0)
         # Last: a reader sizes everything else by it.
         self._first = _grown(self._first, number, 0)
+
+
+@lru_cache(maxsize=4096)
+def _flags_of(traits: Traits) -> int:
+    return traits.asks * _ASKS + traits.only_asks * _ONLY_ASKS + traits.tells_time * _TELLS_TIME
 
 
 def _grown(array: ArrayT, least: int, blank: int) -> ArrayT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,11 +20,11 @@ from hindsight.record import JsonObject
 from tests.doubles import Fault, Provider, providing, rows_of
 from tests.serving import BOUND, HINDSIGHT, Serving, answer, client, environment_with, get, serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 BEES = "Alice keeps bees on the roof."
 SAME_MEANING = "apiary"  # the service below knows that this is about bees; their words have nothing in common
-MANY = 600  # more than the 500 that get their vectors at a time
+MANY = 600  # more than get their vectors at a time
 
 
 def meaning(dimension: int, seed: int) -> Callable[[Sequence[str]], Awaitable[Vectors]]:
@@ -185,9 +186,12 @@ async def test_a_reindex_that_is_killed_goes_on_at_the_next_start_and_recall_ans
     with server(tmp_path, provider) as running:
         post(f"{running.url}/banks/team/memories", b"\n".join(lines))
         exported = get(f"{running.url}/banks/team/memories")[1]
-    with providing(stops_after(500)) as other:
+    stopped = threading.Event()
+    with providing(stops_after(500, stopped)) as other:
         with server(tmp_path, other, "b") as running:
-            await until(lambda: _waits(running.url, MANY - 500))
+            waiting(running.url)
+            assert await asyncio.to_thread(stopped.wait, BOUND)
+            left = waiting(running.url)
             during = await recall(running.url, "fact 7")
             running.kill()
         other.embed = meaning(64, 2)
@@ -195,6 +199,7 @@ async def test_a_reindex_that_is_killed_goes_on_at_the_next_start_and_recall_ans
             await until(lambda: _waits(running.url, 0))
             after = await recall(running.url, SAME_MEANING)
 
+            assert 0 < left < MANY
             assert during["results"][0]["text"] == "Fact 7 is about bees."
             assert "warnings" in during
             assert len(after["results"]) == 10
@@ -202,15 +207,17 @@ async def test_a_reindex_that_is_killed_goes_on_at_the_next_start_and_recall_ans
             assert get(f"{running.url}/banks/team/memories")[1] == exported
 
 
-def stops_after(count: int) -> Callable[[Sequence[str]], Awaitable[Vectors]]:
-    """A service that fails once it has made so many vectors of facts."""
+def stops_after(count: int, stopped: threading.Event) -> Callable[[Sequence[str]], Awaitable[Vectors]]:
+    """A service that fails once it has made so many vectors of facts, and says so."""
     made = 0
 
     async def embed(asked: Sequence[str]) -> Vectors:
         nonlocal made
         if any(text.startswith("Fact") for text in asked):
             made += len(asked)
-            assert made <= count, "this service stops here, as the test wants it"
+            if made > count:
+                stopped.set()
+                raise ValueError("this service stops here, as the test wants it")
         return rows_of(asked, 64, 2)
 
     return embed

@@ -276,12 +276,15 @@ async def test_a_kill_amid_many_retains_keeps_every_acknowledged_one(tmp_path: P
             enough.set()
 
     with serving(tmp_path, model_dir=model_folder, session_calls=200) as server:
-        async with client(server.url, "team") as session, anyio.create_task_group() as tasks:
-            for number in range(150):
-                tasks.start_soon(store, session, number)
-            await enough.wait()
-            server.kill()
-            tasks.cancel_scope.cancel()
+        try:
+            async with client(server.url, "team") as session, anyio.create_task_group() as tasks:
+                for number in range(150):
+                    tasks.start_soon(store, session, number)
+                await enough.wait()
+                server.kill()
+                tasks.cancel_scope.cancel()
+        except* (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # the official client's own, when the server dies under it
 
     with serving(tmp_path, model_dir=model_folder) as server:
         async with client(server.url, "team") as session:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from hindsight.embedding import Vectors
+from hindsight.embedding.onnx import OnnxEmbedder
 from hindsight.embedding.openai import REST, OpenAiEmbedder
 from hindsight.errors import EmbedderUnavailable
 from hindsight.settings import read_settings
@@ -213,6 +215,22 @@ async def test_more_than_the_model_reads_is_not_sent(provider: Provider) -> None
         await made.embed(["word " * 40, "", "half \ud83d of a pair"])
 
     assert provider.asked[0]["input"] == [("word " * 16).strip(), " ", "half ? of a pair"]
+
+
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ("The committee met on Tuesday and didn't decide what to do about the bees on the roof.", 1.0),
+        ("for key, row in zip(keys, rows, strict=True): self._hold[key] = row / np.linalg.norm(row)", 1.0),
+        ("今日は天気がいいです。明日は東京に行きます。", 1.0),
+        ("Die Krankenversicherungsbeiträge steigen im nächsten Jahr, obwohl viele dagegen sind.", 0.8),
+    ],
+    ids=["English", "code", "Japanese", "German"],
+)
+def test_tokens_are_estimated_rather_too_many_than_too_few(model_folder: Path, text: str, least: float) -> None:
+    estimate = OpenAiEmbedder(read_settings()).token_ends(text)
+
+    assert len(estimate) >= least * len(OnnxEmbedder(model_folder, threads=1).token_ends(text))
 
 
 def test_the_key_is_in_no_representation() -> None:
