@@ -140,7 +140,7 @@ class StorageFull(Unavailable):
 
 class LedgerUnavailable(Unavailable):
     code, status = "INTERNAL", 500
-    next_action = "Tell the operator to look at the server's log."
+    next_action = "Tell the operator to look at the server's log and to run hindsight check."
 
 
 class DeadlineExceeded(HindsightError):

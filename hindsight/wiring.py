@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -114,6 +115,25 @@ def _glance(path: Path) -> Glance:
     from hindsight.ledger.sqlite import glance
 
     return glance(path)
+
+
+def check_bank(folder: Path) -> tuple[str, list[str]]:
+    """The id of the bank in a folder, and what is wrong with it. A sound one loses the remains of what was forgotten.
+
+    Nobody may have the bank open. Blocking.
+    """
+    from hindsight.ledger import upkeep
+
+    ledger = folder / LEDGER
+    faults = upkeep.faults(ledger)
+    if faults:
+        return folder.name, faults
+    if upkeep.has_forgotten(ledger):
+        upkeep.unindex(ledger)
+        for index in folder.glob(f"{INDEX}*"):
+            shutil.rmtree(index)
+    upkeep.compact(ledger)
+    return _glance(ledger).bank_id, []
 
 
 async def _open_index(bank_id: BankId, folder: Path, dimension: int) -> VectorIndex:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hindsight.cli import banks, export, keys, load, reindex, serve, tools
+from hindsight.cli import banks, check, export, keys, load, reindex, serve, tools
 from hindsight.errors import HindsightError
 from hindsight.folder import FolderHeld
 from hindsight.settings import SettingsError
@@ -25,6 +25,7 @@ def main(given: Sequence[str] | None = None) -> int:
     tools.add(commands)
     banks.add(commands)
     reindex.add(commands)
+    check.add(commands)
     keys.add(commands)
     arguments = parser.parse_args(given)
     os.umask(0o077)  # what is stored is for this user alone

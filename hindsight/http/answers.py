@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from starlette.types import Send
 
-from hindsight.errors import HindsightError, Overloaded, Unauthorized
+from hindsight.errors import HindsightError, Overloaded
 from hindsight.messages import encode
 
 Header = tuple[bytes, bytes]
@@ -31,8 +31,4 @@ async def answer_error(
 
 
 def _companions(error: HindsightError) -> list[Header]:
-    if isinstance(error, Overloaded):
-        return [(b"retry-after", b"%d" % error.retry_after)]
-    if isinstance(error, Unauthorized):
-        return [(b"www-authenticate", b'Bearer realm="hindsight"')]
-    return []
+    return [(b"retry-after", b"%d" % error.retry_after)] if isinstance(error, Overloaded) else []

@@ -214,6 +214,8 @@ class SqliteLedger:
                 keys += _forget_passages(database, number)
                 revived += _unlink(database, number)
                 count += database.execute("DELETE FROM memory WHERE number = ?", (number,)).rowcount
+            if count:  # for upkeep.py: pages and index files may still hold remains
+                database.execute("INSERT OR IGNORE INTO bank VALUES ('forgotten', '')")
         gone = set(numbers)
         return Forgotten(count, tuple(keys), tuple(number for number in revived if number not in gone))
 

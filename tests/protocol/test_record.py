@@ -22,6 +22,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # i
 from mcp import ClientSession
 from mcp.types import CallToolResult
 
+from hindsight.cli import main
 from hindsight.embedding.onnx import OnnxEmbedder
 from hindsight.record import JsonObject
 from tests.serving import BOUND, Serving, client, serving, text_of
@@ -891,22 +892,24 @@ async def test_what_is_not_said_clearly_forgets_nothing(team: Asking, arguments:
 async def test_after_a_kill_the_forgotten_is_gone_also_from_the_files_and_the_rest_is_as_it_was(
     tmp_path: Path, model_folder: Path
 ) -> None:
-    secret = "The zanzibarcanary sings at dawn"
+    secret, ledger = "The zanzibarcanary sings at dawn", tmp_path / "banks" / "b-team" / "ledger.db"
     with serving(tmp_path, model_dir=model_folder) as server:
         async with asking(server.url, "team") as session:
             await session.fill(*(f"neighbour {number} says nothing" for number in range(30)))
             given = {"tags": ["zanzibarcanary"], "metadata": {"zanzibarcanary": 1}, "session_id": "zanzibarcanary"}
             gone = await session.retain(secret, context="zanzibarcanary", **given)
             assert (await session.recalled("zanzibarcanary"))[0] == secret
+            with contextlib.closing(sqlite3.connect(ledger)) as database:
+                [vector] = database.execute("SELECT vector FROM passage ORDER BY key DESC LIMIT 1").fetchone()
             await session.ok("forget", id=gone)
             old = await session.retain("Ana works in Berlin", metadata={"big": 10**40})
             new = await session.retain("Ana works in Paris", supersedes=old)
             await session.ok("update_memory", id=new, tags=["city"], metadata={"k": 1})
             before = [await session.ok("get_memory", id=id) for id in (old, new)]
         server.kill()
-    with contextlib.closing(sqlite3.connect(tmp_path / "banks" / "b-team" / "ledger.db")) as database:
-        database.execute("VACUUM")
+    assert main(["check", "--data-dir", str(tmp_path)]) == 0
     assert files_with(tmp_path, b"zanzibarcanary") == []
+    assert files_with(tmp_path, vector[:64]) == []
 
     with serving(tmp_path, model_dir=model_folder) as server:
         async with asking(server.url, "team") as session:
