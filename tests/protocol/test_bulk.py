@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -677,7 +678,10 @@ def test_a_server_that_stops_answers_the_lines_in_work_and_says_so(tmp_path: Pat
 def running_load(command: Sequence[object]) -> Iterator[subprocess.Popen[bytes]]:
     """A command under way; killed at the end when it still runs."""
     environment = environment_with({"embedder": EMBEDDER})
-    with subprocess.Popen([*HINDSIGHT, *map(str, command)], env=environment, stderr=subprocess.PIPE) as process:
+    # Tests that run in the background inherit an ignored Ctrl-C from their shell.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    whole = [*HINDSIGHT, *map(str, command)]
+    with subprocess.Popen(whole, env=environment, stderr=subprocess.PIPE, preexec_fn=heed) as process:
         try:
             yield process
         finally:
