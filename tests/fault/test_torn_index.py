@@ -72,6 +72,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         await index.aclose()
 
     anyio.run(fill)
+    wait_until_closed(folder)
     return folder
 
 
@@ -79,6 +80,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(whole: Path, tmp_path: Path) -> Path:
     """A copy of it for one test."""
     return Path(shutil.copytree(whole, tmp_path / "index"))
+
+
+def wait_until_closed(folder: Path) -> None:
+    """Return once Chroma's SQLite has put its log away: it does so a moment after the client is closed."""
+    end = time.monotonic() + 20
+    while list(folder.glob("*-wal")) + list(folder.glob("*-shm")):
+        assert time.monotonic() < end, "the database is still open"
+        time.sleep(0.01)  # there is nothing that would tell
 
 
 async def upsert(index: ChromaIndex, count: int) -> None:

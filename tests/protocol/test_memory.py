@@ -535,7 +535,8 @@ async def test_short_retains_do_not_wait_for_a_long_one(running: Serving, bank: 
             await answer(two, "retain", content=f"The car park has lamp {short}")
             short += 1
 
-    assert short > 10
+    # The long one takes ten turns at the embedder; most of them let a short one in between.
+    assert short >= 5
 
 
 async def test_a_message_over_the_body_limit_fails_the_call_and_the_session_lives(running: Serving, bank: str) -> None:
