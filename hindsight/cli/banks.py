@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-import httpx
-
 from hindsight.cli.shown import printable, table
 from hindsight.cli.targets import add_target
-from hindsight.cli.tools import Refused, body_of, held, http_client, told
-from hindsight.errors import HindsightError
-from hindsight.folder import BANKS, FolderHeld, held_folder
+from hindsight.cli.tools import FAILURES, Refused, body_of, http_client, told
+from hindsight.folder import BANKS, held_folder
 from hindsight.messages import encode
 from hindsight.record import BankId
 from hindsight.settings import read_settings
@@ -43,12 +40,8 @@ def add(commands: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         banks = asyncio.run((_of_server if arguments.url else _of_folder)(arguments))
-    except HindsightError as error:
-        return told(error)
-    except FolderHeld as error:
-        return held(error)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        return told(Refused(f"{arguments.url} can't be reached: {error or type(error).__name__}"))
+    except FAILURES as error:
+        return told(error, arguments.url)
     if arguments.json:
         sys.stdout.buffer.write(encode({"banks": banks}) + b"\n")
     else:

@@ -13,14 +13,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
-import httpx
-
 from hindsight.bank import Reindexing
 from hindsight.cli.shown import printable
 from hindsight.cli.targets import add_target
-from hindsight.cli.tools import Refused, body_of, held, http_client, told
-from hindsight.errors import HindsightError, InvalidArgument
-from hindsight.folder import FolderHeld, held_folder
+from hindsight.cli.tools import FAILURES, Refused, body_of, http_client, told
+from hindsight.errors import InvalidArgument
+from hindsight.folder import held_folder
 from hindsight.record import BankId
 from hindsight.settings import read_settings
 from hindsight.wiring import make_embedder, open_banks
@@ -45,15 +43,11 @@ def add(commands: Subparsers) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if bool(arguments.bank) == arguments.all:
-        return told(InvalidArgument("say which bank with --bank, or --all"))
+        return told(InvalidArgument("say which bank with --bank, or --all"), arguments.url)
     try:
         asyncio.run(_reindex(arguments))
-    except HindsightError as error:
-        return told(error)
-    except FolderHeld as error:
-        return held(error)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        return told(Refused(f"{arguments.url} can't be reached: {error or type(error).__name__}"))
+    except FAILURES as error:
+        return told(error, arguments.url)
     return 0
 
 

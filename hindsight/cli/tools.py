@@ -27,6 +27,8 @@ from hindsight.wiring import TOOLS, make_embedder, open_banks
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
+# What a command can fail of that its user can mend; `told` says it.
+FAILURES = (HindsightError, FolderHeld, httpx.TransportError, httpx.InvalidURL)
 _STANDARD_INPUT = "-"
 _TIMES = httpx.Timeout(30.0, read=300.0)
 
@@ -56,17 +58,15 @@ def add(commands: Subparsers) -> None:
         parser.set_defaults(run=partial(_run, tool))
 
 
-def told(error: HindsightError) -> int:
-    """Say what went wrong and what to do; the exit status."""
+def told(error: Exception, url: str | None) -> int:
+    """Say which of the FAILURES it was, and what to do; the exit status."""
+    if isinstance(error, FolderHeld):
+        said = f"{error}\nAsk that server: add --url http://HOST:PORT, and --key if it has keys."
+        print(f"hindsight: {said}", file=sys.stderr)
+        return 1
+    if not isinstance(error, HindsightError):
+        error = Refused(f"{url} can't be reached: {error or type(error).__name__}")
     print(printable(f"hindsight: {error.message}\n{error.advice}"), file=sys.stderr)
-    return 1
-
-
-def held(error: FolderHeld) -> int:
-    """Say who holds the data folder and how to get at it all the same; the exit status."""
-    print(
-        f"hindsight: {error}\nAsk that server: add --url http://HOST:PORT, and --key if it has keys.", file=sys.stderr
-    )
     return 1
 
 
@@ -118,12 +118,8 @@ def _run(tool: AnyTool, arguments: argparse.Namespace) -> int:
         given = {field.name: _given(getattr(arguments, field.name)) for field in dataclasses.fields(tool.arguments)}
         ask = _ask_server if arguments.url else _ask_folder
         answer = asyncio.run(ask(arguments, tool, bank_id, {k: v for k, v in given.items() if v is not None}))
-    except HindsightError as error:
-        return told(error)
-    except FolderHeld as error:
-        return held(error)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        return told(Refused(f"{arguments.url} can't be reached: {error or type(error).__name__}"))
+    except FAILURES as error:
+        return told(error, arguments.url)
     for warning in answer.get("warnings", ()):
         print(printable(f"hindsight: warning: {warning}"), file=sys.stderr)
     if arguments.json:
