@@ -15,6 +15,7 @@
         TooBusy              TOO_BUSY                too many calls or sessions at once
       Unavailable
         EmbedderUnavailable  EMBEDDER_UNAVAILABLE    the embedder is down, slow, or not the bank's own
+          TextRefused        EMBEDDER_UNAVAILABLE    the embedder works, but not on this text
         IndexUnavailable     INDEX_UNAVAILABLE       the vector index is down
         StorageFull          STORAGE_FULL            the disk is full
         LedgerUnavailable    INTERNAL                the bank's ledger can't be read or written
@@ -126,6 +127,10 @@ class Unavailable(HindsightError):
 class EmbedderUnavailable(Unavailable):
     code, status = "EMBEDDER_UNAVAILABLE", 503
     next_action = "Try again in a few seconds; the operator finds the reason in the server's log."
+
+
+class TextRefused(EmbedderUnavailable):
+    """The embedder takes one of the texts it was given for none that it can embed: asking again does not help."""
 
 
 class IndexUnavailable(Unavailable):

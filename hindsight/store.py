@@ -17,7 +17,7 @@ import numpy as np
 
 from hindsight.embedding import Vectors
 from hindsight.embedding.batching import BatchingEmbedder
-from hindsight.errors import HindsightError, IndexUnavailable, Unavailable
+from hindsight.errors import HindsightError, IndexUnavailable, TextRefused, Unavailable
 from hindsight.facets import Facets
 from hindsight.index import VectorIndex
 from hindsight.joining import Joiner
@@ -65,7 +65,8 @@ class Store:
         self._facets: Facets | None = None
         self._name = name
         self._embedder = embedder
-        self._late: set[int] = set()  # keys of the passages without a vector
+        self._late: set[int] = set()  # keys of the passages that wait for a vector
+        self._late_from = 0  # up to this key all have one, or the embedder refuses their text
         self._behind = False  # they wait for more than their turn
         self._ledger_mark: EmbedderMark | None = None
         self._open_index = open_index
@@ -362,11 +363,20 @@ class Store:
     async def _embed_late(self) -> bool:
         if not self.semantic:
             return False
-        late = await asyncio.to_thread(self.ledger.unembedded, _LATE)
+        late = await asyncio.to_thread(self.ledger.unembedded, _LATE, self._late_from)
         if late:
-            vectors = await self._embedder.embed([text for _, text in late])
+            found = await self._embedder.embed_each([text for _, text in late])
+            made = {key: row for (key, _), row in zip(late, found, strict=True) if not isinstance(row, TextRefused)}
             async with self._writing:
-                await asyncio.to_thread(self._give_vectors, [key for key, _ in late], vectors)
+                if made:
+                    await asyncio.to_thread(self._give_vectors, list(made), np.stack(list(made.values())))
+                self._late.difference_update(key for key, _ in late)
+                self._behind = self._behind and bool(self._late)
+                self._late_from = late[-1][0]
+            if refused := len(late) - len(made):
+                logger.warning(
+                    "bank %s: the embedder refuses %d passages; they are found by words alone", self._name, refused
+                )
         return bool(late)
 
     def _give_vectors(self, keys: Sequence[int], vectors: Vectors) -> None:
@@ -374,8 +384,6 @@ class Store:
         self._ledger_mark = self._ledger_mark or self.ledger.embedder()
         there = self.roster.owners()[list(keys)] > 0  # some may have been forgotten meanwhile
         self._hold(np.array(keys, np.int64)[there], vectors[there])
-        self._late.difference_update(keys)
-        self._behind = self._behind and bool(self._late)
 
     def _hold(self, keys: Keys, vectors: Vectors) -> None:
         self.held.add(keys, vectors)
@@ -403,7 +411,7 @@ class Store:
         self.ledger.give_to(self._mark())
         self._ledger_mark = self.ledger.embedder()
         self.held = Held(HELD)
-        self._late = set(self.ledger.late().tolist())
+        self._late, self._late_from = set(self.ledger.late().tolist()), 0
         self._behind = True
 
     def _mark(self) -> EmbedderMark:

@@ -85,11 +85,15 @@ def by_words(dimension: int = 64, seed: int = 0) -> Embed:
 
 @dataclass(eq=False)
 class Provider:
-    """An embedding service. `faults` are used up one a request, then `always` if it is set; `asked` are the bodies."""
+    """An embedding service. `faults` are used up one a request, then `always` if it is set; `asked` are the bodies.
+
+    `refused` is a text, and what a request that has it among others is answered with.
+    """
 
     embed: Embed
     faults: deque[Fault] = field(default_factory=deque)
     always: Fault | None = None
+    refused: tuple[str, Fault] | None = None
     asked: list[Reply] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     url: str = ""
@@ -101,9 +105,9 @@ class Provider:
             body += event.get("body", b"")
             if not event.get("more_body"):
                 break
-        fault = self.faults.popleft() if self.faults else self.always or Fault()
         self.keys += [value.decode() for name, value in scope["headers"] if name == b"authorization"]
         self.asked.append(json.loads(body))
+        fault = self._fault(self.asked[-1])
         self.was_asked.set()
         if fault.hangs:
             while (await receive())["type"] != "http.disconnect":
@@ -116,6 +120,11 @@ class Provider:
         await send({"type": "http.response.start", "status": fault.status, "headers": headers})
         # Too few bytes, and uvicorn closes the connection.
         await send({"type": "http.response.body", "body": reply[:10] if fault.cut else reply, "more_body": fault.cut})
+
+    def _fault(self, asked: Reply) -> Fault:
+        if self.refused and self.refused[0] in asked["input"]:
+            return self.refused[1]
+        return self.faults.popleft() if self.faults else self.always or Fault()
 
     async def _reply(self, asked: Reply, fault: Fault) -> object:
         if fault.status != 200:

@@ -35,7 +35,8 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Embed all of `texts` or none: float32 [len(texts), dimension], in their order, each row of length 1.
 
-        A text's vector does not depend on its neighbours. Never blocks the event loop. Raises EmbedderUnavailable.
+        A text's vector does not depend on its neighbours. Never blocks the event loop. Raises EmbedderUnavailable,
+        TextRefused when it works, but not on one of these texts.
         """
         ...
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
 from hindsight.embedding import Embedder, Vectors
+from hindsight.errors import TextRefused
 from hindsight.joining import Joiner
 
 # Small enough that a query waits a few hundredths of a second at most behind a run, large enough to fill it.
@@ -37,6 +39,14 @@ class BatchingEmbedder:
         turns = [texts[start : start + self._most] for start in range(0, len(texts), self._most)]
         return np.stack([row for turn in turns for row in await asyncio.gather(*map(self._joined, turn))])
 
+    async def embed_each(self, texts: Sequence[str]) -> list[Vectors | TextRefused]:
+        """For each text its vector, float32 [dimension], or that it was refused. Raises EmbedderUnavailable."""
+        found = await asyncio.gather(*map(self._joined, texts), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, TextRefused):
+                raise each
+        return cast("list[Vectors | TextRefused]", found)
+
     async def embed_query(self, text: str) -> Vectors:
         """One text as float32 [dimension], beside the texts under way. Raises EmbedderUnavailable."""
         return await self._queries(text)
@@ -48,4 +58,11 @@ class BatchingEmbedder:
         await self._queries.settle()
 
     async def _embed(self, texts: Sequence[str]) -> list[Vectors | Exception]:
-        return list(await self._inner.embed(texts))
+        try:
+            return list(await self._inner.embed(texts))
+        except TextRefused as refusal:
+            if len(texts) == 1:
+                return [refusal]
+        # Which one it was is not told, and the others' callers must not pay for it.
+        middle = len(texts) // 2
+        return [*await self._embed(texts[:middle]), *await self._embed(texts[middle:])]

@@ -20,13 +20,14 @@ import numpy as np
 import openai
 
 from hindsight.embedding import Vectors
-from hindsight.errors import EmbedderUnavailable
+from hindsight.errors import EmbedderUnavailable, TextRefused
 from hindsight.settings import Settings
 
 READY = 5.0  # seconds that `ready` waits for the service
 REST = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 4.0
 _PASSING = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
+_REFUSING = (400, 413, 422)  # the statuses of a service that works, but not on these texts
 # Four letters, a digit or any other character. Against MiniLM's tokenizer: a fifth too many in English prose and code,
 # as many for scripts without spaces, a tenth too few in German, whose words it does not know.
 _TOKEN = re.compile(r"[A-Za-z]{1,4}|\S")
@@ -101,6 +102,9 @@ class OpenAiEmbedder:
                 if time.monotonic() + wait >= end:
                     raise self._failed("does not answer at the moment", error) from error
             except openai.APIError as error:
+                if isinstance(error, openai.APIStatusError) and error.status_code in _REFUSING:
+                    logger.warning("the embedding service refuses a text: status %d", error.status_code)
+                    raise TextRefused("the embedding service refuses a text") from error
                 raise self._failed("refuses the request", error) from error
             except (ValueError, TypeError, AttributeError) as error:  # what the SDK meets in an answer that is none
                 raise self._failed("answers with something else than vectors", error) from error

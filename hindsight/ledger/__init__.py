@@ -258,8 +258,8 @@ class Ledger(Protocol):
         """Key and text of the worded pieces with first <= key <= last, ascending."""
         ...
 
-    def unembedded(self, most: int) -> list[tuple[int, str]]:
-        """Key and text of up to `most` passages without a vector, oldest first."""
+    def unembedded(self, most: int, beyond: int = 0) -> list[tuple[int, str]]:
+        """Key and text of up to `most` passages without a vector and with key > `beyond`, oldest first."""
         ...
 
     def late(self) -> Numbers:

@@ -277,8 +277,8 @@ class SqliteLedger:
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
         return self._pieces("worded AND key BETWEEN ? AND ? ORDER BY key", (first, last))
 
-    def unembedded(self, most: int) -> list[tuple[int, str]]:
-        return self._pieces("vector IS NULL AND NOT indexed ORDER BY key LIMIT ?", (most,))
+    def unembedded(self, most: int, beyond: int = 0) -> list[tuple[int, str]]:
+        return self._pieces("vector IS NULL AND NOT indexed AND key > ? ORDER BY key LIMIT ?", (beyond, most))
 
     def late(self) -> Numbers:
         rows = self._rows("SELECT key FROM passage WHERE vector IS NULL AND NOT indexed ORDER BY key")

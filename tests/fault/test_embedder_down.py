@@ -154,6 +154,24 @@ async def test_a_server_starts_and_finds_words_while_nobody_listens_at_the_servi
     assert found == [BEES]
 
 
+async def test_a_text_that_the_service_refuses_is_found_by_its_words_and_holds_up_no_other(
+    provider: Provider, tmp_path: Path
+) -> None:
+    provider.refused = "Bob moved to Oslo.", Fault(400)
+    with server(tmp_path, provider) as running:
+        refused = await retain(running.url, "Bob moved to Oslo.")
+        provider.always = Fault(503)
+        late = await retain(running.url, BEES)
+        provider.always = None
+        await until(lambda: _found(running.url))
+        by_words = await recall(running.url, "Oslo")
+
+    assert "refuses a text" in refused["warnings"][0]
+    assert "warnings" in late
+    assert by_words["results"][0]["text"] == "Bob moved to Oslo."
+    assert "warnings" not in by_words
+
+
 @pytest.mark.parametrize("dimension", [64, 32], ids=["the same dimension", "another dimension"])
 async def test_a_bank_of_another_model_is_searched_by_words_until_it_is_reindexed(
     provider: Provider, tmp_path: Path, dimension: int

@@ -540,6 +540,7 @@ def test_what_has_no_vector_is_told_until_it_gets_one(ledger: Ledger) -> None:
     assert ledger.late().tolist() == list(late.keys)
     assert ledger.unembedded(9) == [(late.keys[0], "one "), (late.keys[1], "two")]
     assert ledger.unembedded(1) == [(late.keys[0], "one ")]
+    assert ledger.unembedded(9, late.keys[0]) == [(late.keys[1], "two")]
     assert ledger.vectors(late.keys)[0].tolist() == []
     rows = unit_rows(3)
     ledger.embed([*late.keys, 999], rows, MARK)

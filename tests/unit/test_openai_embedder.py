@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from hindsight.embedding import Vectors
+from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.embedding.onnx import OnnxEmbedder
 from hindsight.embedding.openai import REST, OpenAiEmbedder
-from hindsight.errors import EmbedderUnavailable
+from hindsight.errors import EmbedderUnavailable, TextRefused
 from hindsight.settings import read_settings
 from tests.doubles import (
     BOUND,
@@ -56,9 +57,9 @@ async def embedder(url: str, **given: object) -> AsyncIterator[OpenAiEmbedder]:
         await made.aclose()
 
 
-def similarities(rows: Vectors) -> list[float]:
+def similarities(rows: Vectors, texts: Sequence[str] = TEXTS) -> list[float]:
     """The cosine of each row with what its text should have."""
-    right = rows_of(TEXTS)
+    right = rows_of(texts)
     return [float(row @ each / np.linalg.norm(each)) for row, each in zip(rows, right, strict=True)]
 
 
@@ -155,6 +156,17 @@ async def test_a_refusal_is_not_repeated_and_its_words_are_kept_from_clients_and
     assert [word for word in (KEY, TEXTS[0], provider.url) if word in told] == []
 
 
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_text_that_the_service_refuses_costs_those_beside_it_nothing(provider: Provider, status: int) -> None:
+    provider.refused = TEXTS[1], Fault(status)
+    async with embedder(provider.url) as made:
+        found = await BatchingEmbedder(made).embed_each(TEXTS)
+
+    assert [isinstance(each, TextRefused) for each in found] == [False, True, False]
+    rows = np.stack([each for each in found if not isinstance(each, TextRefused)])
+    assert similarities(rows, TEXTS[::2]) == pytest.approx([1, 1])
+
+
 @pytest.mark.parametrize("change", [one_short, not_a_number, zeros, lambda reply: [], lambda reply: {"data": [1, 2]}])
 async def test_an_answer_that_is_not_a_vector_for_each_text_is_refused(provider: Provider, change: object) -> None:
     provider.always = Fault(change=change)  # type: ignore[arg-type]  # any of the list
@@ -172,7 +184,7 @@ async def test_vectors_of_another_size_than_before_are_refused(provider: Provide
 
 
 async def test_a_service_that_failed_is_left_alone_for_a_while_and_then_asked_again(provider: Provider) -> None:
-    provider.faults.append(Fault(400))
+    provider.faults.append(Fault(401))
     async with embedder(provider.url) as made:
         with pytest.raises(EmbedderUnavailable):
             await made.embed(TEXTS)
