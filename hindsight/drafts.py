@@ -9,15 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 
-from hindsight.embedding import Vectors
+import numpy as np
+
+from hindsight.embedding import Embedder, Parted, Vectors
 from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.errors import InvalidArgument
 from hindsight.ledger import Cut, Entry, Span
 from hindsight.record import JsonObject, Memory, MemoryType
 from hindsight.retrieval.passages import pieces
+from hindsight.retrieval.sentences import packed, stops
 from hindsight.retrieval.traits import traits_of
 from hindsight.understanding.category import category_of
 from hindsight.understanding.dates import date_in
@@ -76,10 +80,19 @@ class Understood:
     time: Span
     cuts: tuple[Cut, ...]
 
-    def entry(self, vectors: Vectors | None) -> Entry:
-        """It with its vectors, or without."""
+    def parted(self, most: int) -> list[Parted]:
+        """The texts of its first `most` passages; a single one parted into sentences."""
+        text = self.memory.text
+        if len(self.cuts) == 1:
+            return [Parted(text, stops(text))]
+        return [Parted(text[cut.start : cut.end]) for cut in self.cuts[:most]]
+
+    def entry(self, found: Sequence[Vectors] | None) -> Entry:
+        """It with what was found for its first passages: the vector of each, then those of its parts; or without."""
         traits = traits_of(self.memory.text)
-        return Entry(self.memory, traits, self.identity, self.time, self.cuts, vectors)
+        vectors = None if found is None else np.stack([rows[0] for rows in found])
+        sentences = packed(found[0][1:]) if found and len(found[0]) > 1 else b""
+        return Entry(self.memory, traits, self.identity, self.time, self.cuts, vectors, sentences)
 
 
 def identify(draft: Draft, now: datetime, zone: tzinfo) -> Identified:
@@ -110,10 +123,14 @@ def understand(identified: Identified, zone: tzinfo, embedder: BatchingEmbedder)
         metadata=draft.metadata,
         supersedes=draft.supersedes,
     )
-    found = pieces(draft.content, embedder.max_tokens, embedder.token_ends)
-    cuts = (Cut(*found.whole, worded=not found.passages), *(Cut(*bounds) for bounds in found.passages))
     time = Span.between(when.start, when.end) if when else Span.between(now, now)
-    return Understood(memory, identified.identity, time, cuts)
+    return Understood(memory, identified.identity, time, cuts_of(draft.content, embedder))
+
+
+def cuts_of(text: str, embedder: Embedder | BatchingEmbedder) -> tuple[Cut, ...]:
+    """The pieces of a text that get vectors. Blocking."""
+    found = pieces(text, embedder.max_tokens, embedder.token_ends)
+    return (Cut(*found.whole, worded=not found.passages), *(Cut(*bounds) for bounds in found.passages))
 
 
 def read_when(name: str, text: str, zone: tzinfo) -> When:

@@ -133,13 +133,16 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def convert(safetensors: bytes) -> bytes:
-    """The weights as an ONNX model: int64 `input_ids` and `attention_mask` [batch, length] in, float32 `embedding`
-    [batch, 384] out, each row the mean of the text's token vectors, of length 1. The same bytes on every run."""
+def convert(safetensors: bytes, graph: Graph | None = None) -> bytes:
+    """The weights as an ONNX model, the same bytes on every run; `graph` says how it holds them.
+
+    int64 `input_ids` and `attention_mask` [batch, length] in; out float32 `states` [batch, length, 384], the tokens'
+    vectors, and `embedding` [batch, 384], each row the mean of a text's states, of length 1.
+    """
     import numpy as np
 
     weights = read_safetensors(safetensors)
-    graph = Graph()
+    graph = graph or Graph()
 
     def dense(name: str) -> tuple[Floats, Floats]:
         return weights[f"{name}.weight"].T, weights[f"{name}.bias"]
@@ -187,7 +190,7 @@ def convert(safetensors: bytes) -> bytes:
     # The mean's divisor cancels when the row is brought to length 1.
     total = graph.node("ReduceSum", tokens, graph.integers("tokens", 1), keepdims=0)
     size = graph.node("ReduceL2", total, graph.integers("numbers", -1), keepdims=1)
-    return graph.model(graph.node("Div", total, size))
+    return graph.model(embedding=graph.node("Div", total, size), states=x)
 
 
 def read_safetensors(content: bytes) -> dict[str, Floats]:
@@ -255,15 +258,19 @@ class Graph:
         y = self.node("Mul", self.node("Cast", product, to=self.FLOAT), self.node("Mul", scale, scales_name))
         return self.node("Add", y, self.constant(f"{name}.dense.bias", bias))
 
-    def model(self, result: str) -> bytes:
-        """The finished model, with `result` as its only output."""
+    def model(self, embedding: str, states: str) -> bytes:
+        """The finished model, with these two as its outputs."""
         from onnx import checker, helper
 
-        self.nodes.append(helper.make_node("Identity", [result], ["embedding"]))
+        self.nodes.append(helper.make_node("Identity", [embedding], ["embedding"]))
+        self.nodes.append(helper.make_node("Identity", [states], ["states"]))
         shape = ["batch", "length"]
         inputs = [helper.make_tensor_value_info(name, self.INT64, shape) for name in ("input_ids", "attention_mask")]
-        output = helper.make_tensor_value_info("embedding", self.FLOAT, ["batch", DIMENSION])
-        graph = helper.make_graph(self.nodes, NAME, inputs, [output], self.constants)
+        outputs = [
+            helper.make_tensor_value_info("embedding", self.FLOAT, ["batch", DIMENSION]),
+            helper.make_tensor_value_info("states", self.FLOAT, [*shape, DIMENSION]),
+        ]
+        graph = helper.make_graph(self.nodes, NAME, inputs, outputs, self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
         checker.check_model(model, full_check=True)
         content: bytes = model.SerializeToString(deterministic=True)

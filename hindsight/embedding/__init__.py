@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 Vectors = npt.NDArray[np.float32]
 
 
+@runtime_checkable
 class Embedder(Protocol):
     """Turns texts into unit vectors, the same text always into the same one.
 
@@ -46,4 +48,28 @@ class Embedder(Protocol):
 
     async def aclose(self) -> None:
         """Let go of what it holds; calls under way may fail with EmbedderUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A text, and where its parts end, in characters, ascending; the last one ends with the text."""
+
+    text: str
+    stops: tuple[int, ...] = ()
+
+
+@runtime_checkable
+class PartsEmbedder(Embedder, Protocol):
+    """An embedder that also has the vectors of a text's parts, at the cost of the text alone: it read them all anyway.
+
+    One that has not is used without them.
+    """
+
+    async def embed_parts(self, texts: Sequence[Parted]) -> list[Vectors]:
+        """Of each text its vector, the one that `embed` gives, then its parts': float32 [1 + parts, dimension].
+
+        A part's vector tells what it says within its text, and is the text's own where the model read none of it.
+        Otherwise as `embed`.
+        """
         ...

@@ -54,7 +54,7 @@ class Entry:
 
     `traits` are its text's. `identity` is the digest of what makes two retains the same one. `vectors` are float32
     [n, dimension], of the first n cuts: none while the embedder is down, and not all of a long text's. `unembedded`
-    then finds the passages that lack theirs.
+    then finds the passages that lack theirs. `sentences` are kept with the first cut; what is in them is its writer's.
     """
 
     memory: Memory
@@ -63,6 +63,7 @@ class Entry:
     time: Span
     cuts: tuple[Cut, ...]
     vectors: Vectors | None
+    sentences: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,17 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """A bank as seen without opening it."""
+    """A bank as seen without opening it; `bytes` is what its ledger takes on disk.
+
+    Of a bank whose ledger can't be read, which is `damaged`, nothing but its id is known. One that is not `begun` never
+    held a memory: its first retain was refused or cut off, and nothing need be known of it.
+    """
 
     bank_id: str
     memories: int
+    bytes: int
+    damaged: bool = False
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +170,29 @@ class EmbedderMark:
     dimension: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """What ties a ledger to its collection on a server: the ledger's `uid`, and the eras of the collection.
+
+    Each opening begins another era, a random word that the ledger and the collection write down. A collection of an era
+    that the ledger does not know was used by a copy of it: the ledger was put back from a backup, or has a twin.
+    """
+
+    uid: str
+    eras: tuple[str, ...] = ()
+
+
 class Ledger(Protocol):
     """All calls block, so they belong in a thread; one call writes at a time, reads may run beside it.
 
     Every write is one commit, on disk when the call returns. Raises StorageFull or LedgerUnavailable, and leaves what
     was there as it was.
     """
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it was opened to be read alone, since the files can't be written now: to write, open it anew."""
+        ...
 
     def embedder(self) -> EmbedderMark | None:
         """The embedder whose vectors the bank holds; None before the first vector."""
@@ -266,12 +291,23 @@ class Ledger(Protocol):
         """The keys of all passages without a vector, ascending."""
         ...
 
-    def embed(self, keys: Sequence[int], vectors: Vectors, embedder: EmbedderMark) -> None:
-        """Give passages their vectors, made by `embedder`."""
+    def sentences(self, keys: Sequence[int]) -> dict[int, bytes]:
+        """What is kept of the sentences of passages, by key; one without any is left out."""
+        ...
+
+    def embed(
+        self,
+        keys: Sequence[int],
+        vectors: Vectors,
+        embedder: EmbedderMark,
+        sentences: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Give passages their vectors, made by `embedder`, and some of them what is to be kept of their sentences."""
         ...
 
     def give_to(self, embedder: EmbedderMark) -> None:
-        """Drop all vectors: from now on they come from `embedder`, and no passage has one or is in the index.
+        """Drop all vectors, also of sentences: from now on they come from `embedder`, and no passage has one or is in
+        the index.
 
         An index for vectors of the same dimension may still hold them: their keys are `gone`.
         """
@@ -295,6 +331,25 @@ class Ledger(Protocol):
 
     def unindex(self) -> None:
         """Note that the index holds nothing; what is `gone` stays so, for a step may be on its way."""
+        ...
+
+    def carried(self) -> int:
+        """How many passages the index holds, by what was noted."""
+        ...
+
+    def correct(self, held: Numbers) -> tuple[Numbers, Numbers]:
+        """Note that the index holds these keys. What it lacks is unindexed again, what it has no business with is gone.
+
+        Returns the keys of the former, and of the latter.
+        """
+        ...
+
+    def tie(self) -> Tie | None:
+        """What ties it to its collection on a server; None before the first."""
+        ...
+
+    def retie(self, tie: Tie) -> None:
+        """Note another tie."""
         ...
 
     def word_blocks(self, version: int) -> dict[int, bytes]:

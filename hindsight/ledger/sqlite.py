@@ -7,8 +7,10 @@ texts, so forgetting a memory only drops its block.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -24,9 +26,13 @@ from hindsight.errors import (
     AlreadySuperseded,
     HindsightError,
     InvalidArgument,
+    LedgerDamaged,
     LedgerUnavailable,
     MemoryNotFound,
     StorageFull,
+    StorageGone,
+    StorageReadOnly,
+    Unavailable,
 )
 from hindsight.ledger import (
     Changes,
@@ -41,62 +47,15 @@ from hindsight.ledger import (
     Span,
     Stats,
     Stored,
+    Tie,
 )
 from hindsight.ledger.conditions import Judge, as_sql, marks
+from hindsight.ledger.salvage import finish, is_unfinished
+from hindsight.ledger.schema import VERSION, committed, lay_out, version_of
 from hindsight.record import Memory, MemoryType, Traits
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE bank (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE memory (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    identity BLOB NOT NULL UNIQUE,
-    text TEXT NOT NULL,
-    type TEXT NOT NULL,
-    context TEXT NOT NULL,
-    retained_at TEXT NOT NULL,
-    event_date TEXT,
-    time_start INTEGER NOT NULL,
-    time_end INTEGER NOT NULL,
-    session_id TEXT,
-    document_id TEXT,
-    tags TEXT NOT NULL,
-    metadata TEXT NOT NULL,
-    supersedes TEXT,
-    superseded_by TEXT,
-    label TEXT NOT NULL,
-    asks INTEGER NOT NULL,
-    only_asks INTEGER NOT NULL,
-    tells_time INTEGER NOT NULL
-);
-CREATE TABLE passage (
-    key INTEGER PRIMARY KEY AUTOINCREMENT,
-    number INTEGER NOT NULL REFERENCES memory ON DELETE CASCADE,
-    start INTEGER NOT NULL,
-    stop INTEGER NOT NULL,
-    worded INTEGER NOT NULL,
-    indexed INTEGER NOT NULL DEFAULT 0,
-    vector BLOB
-);
-CREATE INDEX passage_of ON passage (number);
-CREATE INDEX passage_pending ON passage (key) WHERE NOT indexed;
-CREATE TABLE gone (key INTEGER PRIMARY KEY);
-CREATE TABLE tag (
-    tag TEXT, number INTEGER REFERENCES memory ON DELETE CASCADE, PRIMARY KEY (tag, number)
-) WITHOUT ROWID;
-CREATE INDEX tag_of ON tag (number);
-CREATE INDEX memory_context ON memory (context);
-CREATE INDEX memory_session ON memory (session_id);
-CREATE INDEX memory_time ON memory (time_start, time_end);
-CREATE INDEX memory_supersedes ON memory (supersedes) WHERE supersedes IS NOT NULL;
-CREATE INDEX memory_superseded_by ON memory (superseded_by) WHERE superseded_by IS NOT NULL;
-CREATE TABLE words (
-    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, version INTEGER NOT NULL, postings BLOB NOT NULL
-);
-"""
 _COLUMNS = (
     "id, text, type, context, retained_at, event_date, session_id, document_id, tags, metadata, supersedes,"
     " superseded_by"
@@ -104,55 +63,96 @@ _COLUMNS = (
 _MARKS = "identity, time_start, time_end, label, asks, only_asks, tells_time"
 # SQLite's default limit on variables is 32,766; far below it the statement cache still helps.
 _SLICE = 500
-_UPGRADE = "Tell the operator to upgrade the server again; nothing was changed."
+_DAMAGED = "this bank's ledger is damaged"
+_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_TEXT = "Could not decode to UTF-8"  # starts the message of an error that has no code
 # A full disk shows while writing the log, its checkpoint, or the shared memory beside it.
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def open_sqlite(path: Path, bank_id: str) -> SqliteLedger:
-    """Open or create the ledger of a bank. Raises StorageFull, and LedgerUnavailable when the file is no ledger."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Open or create the ledger of a bank; one that can't be written is frozen.
+
+    Raises StorageFull or StorageReadOnly when it can't be read then, LedgerUnavailable when the file is no ledger.
+    """
+    try:
+        return _opened(SqliteLedger(path), bank_id)
+    except (StorageFull, StorageReadOnly) as error:
+        if not path.exists() or is_unfinished(path):
+            raise
+        return _opened(SqliteLedger(path, frozen=error), bank_id)
+
+
+def glance(path: Path) -> Glance:
+    """The bank of a ledger and how much it holds, read beside whoever writes. Raises LedgerUnavailable."""
+    try:
+        return _glance(path, f"{path.as_uri()}?mode=ro")
+    except (StorageFull, StorageReadOnly):
+        return _glance(path, _frozen(path))
+
+
+def _opened(ledger: SqliteLedger, bank_id: str) -> SqliteLedger:
     with contextlib.ExitStack() as opened:
-        ledger = SqliteLedger(path)
         opened.callback(ledger.close)
         ledger.lay_out(bank_id)
         opened.pop_all()
     return ledger
 
 
-def glance(path: Path) -> Glance:
-    """The bank of a ledger and how many memories it holds, read beside whoever writes. Raises LedgerUnavailable."""
-    with _errors_of_ours(), contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-        row = database.execute("SELECT (SELECT value FROM bank WHERE name = 'id'), count(*) FROM memory").fetchone()
-    return Glance(str(row[0]), row[1])
+def _glance(path: Path, uri: str) -> Glance:
+    with _adapting(path), contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
+        if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return Glance("", 0, 0, begun=False)
+        row = database.execute(
+            "SELECT (SELECT value FROM bank WHERE name = 'id'), (SELECT count(*) FROM memory), page_count * page_size,"
+            " (SELECT count(*) FROM sqlite_sequence WHERE name = 'memory') FROM pragma_page_count, pragma_page_size"
+        ).fetchone()
+    return Glance(str(row[0]), row[1], row[2], begun=bool(row[3]))
+
+
+def tie_of(path: Path) -> Tie | None:
+    """What ties a ledger to its collection on a server, read like a glance. Raises LedgerUnavailable."""
+    with _adapting(path), contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+        row = database.execute("SELECT value FROM bank WHERE name = 'tie'").fetchone()
+    return _tie(row[0]) if row else None
 
 
 class SqliteLedger:
-    """Fulfils Ledger. One connection writes, others read."""
+    """Fulfils Ledger. One connection writes, others read.
 
-    def __init__(self, path: Path) -> None:
+    Once damage was met nothing is written any more: it could spread. `frozen` is why nothing can be written now.
+    """
+
+    def __init__(self, path: Path, frozen: Unavailable | None = None) -> None:
         self._path = path
+        self._frozen = frozen
         self._writing = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
-        with _errors_of_ours():
-            self._writer = _connect(path)
-        self._inode = path.stat().st_ino
+        self._damaged = False
+        with self._telling():
+            if frozen is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                finish(path)
+            self._writer = self._connected()
+            self._inode = path.stat().st_ino
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen is not None
 
     def lay_out(self, bank_id: str) -> None:
-        """Make the tables of a new file, and write down which bank it is: the folder's name does not always tell."""
-        with self._commit() as database:
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version > SCHEMA_VERSION:
-                raise LedgerUnavailable("a newer version of the server has written this bank", next_action=_UPGRADE)
-            if version == 0:
-                for statement in _SCHEMA.split(";"):
-                    database.execute(statement)
-                database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                database.execute("INSERT INTO bank VALUES ('id', ?)", (bank_id,))
+        """Make the tables of a new file; bring an older one to the version of today."""
+        with self._writing, self._telling():
+            if self._frozen is None:
+                lay_out(self._writer, bank_id)
+            elif version_of(self._writer) != VERSION:
+                raise self._frozen
 
     def embedder(self) -> EmbedderMark | None:
         rows = self._rows("SELECT value FROM bank WHERE name = 'embedder'")
-        return EmbedderMark(**json.loads(rows[0][0])) if rows else None
+        with _understanding():
+            return EmbedderMark(**json.loads(rows[0][0])) if rows else None
 
     def retain(self, entries: Sequence[Entry], embedder: EmbedderMark) -> list[Stored | HindsightError]:
         with self._commit() as database:
@@ -270,9 +270,10 @@ class SqliteLedger:
         rows = self._rows(
             "SELECT number, type, context, session_id, tags, metadata, time_start, time_end FROM memory ORDER BY number"
         )
-        for number, type_, context, session, tags, metadata, start, end in rows:
-            tagged = tuple(json.loads(tags)) if tags != "[]" else ()
-            yield number, Facet(MemoryType(type_), context, session, tagged, json.loads(metadata), Span(start, end))
+        with _understanding():
+            for number, type_, context, session, tags, metadata, start, end in rows:
+                tagged = tuple(json.loads(tags)) if tags != "[]" else ()
+                yield number, Facet(MemoryType(type_), context, session, tagged, json.loads(metadata), Span(start, end))
 
     def passage_texts(self, first: int, last: int) -> list[tuple[int, str]]:
         return self._pieces("worded AND key BETWEEN ? AND ? ORDER BY key", (first, last))
@@ -284,11 +285,22 @@ class SqliteLedger:
         rows = self._rows("SELECT key FROM passage WHERE vector IS NULL AND NOT indexed ORDER BY key")
         return np.array([row[0] for row in rows], np.int64)
 
-    def embed(self, keys: Sequence[int], vectors: Vectors, embedder: EmbedderMark) -> None:
+    def sentences(self, keys: Sequence[int]) -> dict[int, bytes]:
+        return dict(self._each("SELECT key, vectors FROM sentences WHERE key IN", keys))
+
+    def embed(
+        self,
+        keys: Sequence[int],
+        vectors: Vectors,
+        embedder: EmbedderMark,
+        sentences: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
         with self._commit() as database:
             _mark(database, embedder)
             pairs = [(row.tobytes(), key) for key, row in zip(keys, vectors, strict=True)]
             database.executemany("UPDATE passage SET vector = ? WHERE key = ?", pairs)
+            query = "INSERT OR REPLACE INTO sentences SELECT key, ? FROM passage WHERE key = ?"
+            database.executemany(query, [(kept, key) for key, kept in sentences])
 
     def give_to(self, embedder: EmbedderMark) -> None:
         with self._commit() as database:
@@ -296,6 +308,7 @@ class SqliteLedger:
             if row and row[0] == embedder.dimension:
                 database.execute("INSERT OR IGNORE INTO gone SELECT key FROM passage WHERE vector IS NOT NULL")
             database.execute("UPDATE passage SET vector = NULL, indexed = 0")
+            database.execute("DELETE FROM sentences")
             database.execute("DELETE FROM bank WHERE name = 'embedder'")
             _mark(database, embedder)
 
@@ -319,6 +332,31 @@ class SqliteLedger:
             # What is gone stays noted: a step on its way to the index may hold a passage that was forgotten since.
             database.execute("UPDATE passage SET indexed = 0")
 
+    def carried(self) -> int:
+        # Both counts come from an index of SQLite's: the table itself has all the vectors between its rows.
+        counts = "SELECT (SELECT count(*) FROM passage) - (SELECT count(*) FROM passage WHERE NOT indexed)"
+        return int(self._rows(counts)[0][0])
+
+    def correct(self, held: Numbers) -> tuple[Numbers, Numbers]:
+        with self._commit() as database:
+            there, pending, late = (
+                np.array([key for (key,) in database.execute(f"SELECT key FROM passage {which}")], np.int64)
+                for which in ("", "WHERE NOT indexed", "WHERE NOT indexed AND vector IS NULL")
+            )
+            lost = np.setdiff1d(np.setdiff1d(there, pending), held)
+            strange = np.setdiff1d(held, np.setdiff1d(there, late))
+            database.executemany("UPDATE passage SET indexed = 0 WHERE key = ?", [(key,) for key in lost.tolist()])
+            database.executemany("INSERT OR IGNORE INTO gone VALUES (?)", [(key,) for key in strange.tolist()])
+        return lost, strange
+
+    def tie(self) -> Tie | None:
+        rows = self._rows("SELECT value FROM bank WHERE name = 'tie'")
+        return _tie(rows[0][0]) if rows else None
+
+    def retie(self, tie: Tie) -> None:
+        with self._commit() as database:
+            database.execute("INSERT OR REPLACE INTO bank VALUES ('tie', ?)", (_json([tie.uid, *tie.eras]),))
+
     def word_blocks(self, version: int) -> dict[int, bytes]:
         return dict(self._rows("SELECT first, postings FROM words WHERE version = ?", (version,)))
 
@@ -335,15 +373,13 @@ class SqliteLedger:
     @contextlib.contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it on disk at the end, or nothing."""
-        with self._writing, _errors_of_ours():
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._check_place()
-                self._writer.execute("COMMIT")
-            finally:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
+        if self._damaged:
+            raise LedgerDamaged(_DAMAGED)
+        if self._frozen is not None:
+            raise type(self._frozen)(self._frozen.message)
+        with self._writing, self._telling(), committed(self._writer):
+            yield self._writer
+            self._check_place()
 
     def _check_place(self) -> None:
         """Nothing may be acknowledged that goes to a file which was removed or replaced while it was open."""
@@ -352,22 +388,39 @@ class SqliteLedger:
         except FileNotFoundError:
             there = -1
         if there != self._inode:
-            raise LedgerUnavailable(
-                "the bank's files were removed or replaced while the server ran; nothing was stored"
-            )
+            raise StorageGone("the bank's files were removed or replaced while the server ran; nothing was stored")
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """A connection of one's own: one that is shared would show every reader the oldest one's view."""
-        with _errors_of_ours():
+        with self._telling():
             try:
                 reader = self._readers.pop()
             except IndexError:
-                reader = _connect(self._path)
+                reader = self._connected()
             try:
                 yield reader
             finally:
                 self._readers.append(reader)
+
+    def _connected(self) -> sqlite3.Connection:
+        return _connect(str(self._path)) if self._frozen is None else _connect_to_read(_frozen(self._path))
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Adapt errors, and log them, damage only once."""
+        try:
+            with _adapting(self._path):
+                yield
+        except LedgerDamaged as error:
+            if not self._damaged:
+                told = "is damaged (%s): stop the server and run hindsight check --repair"
+                logger.error(f"the ledger of bank %s {told}", self._path.parent.name, _told(error.__cause__))
+            self._damaged = True
+            raise
+        except LedgerUnavailable as error:
+            logger.error("the ledger of bank %s does not work: %s", self._path.parent.name, error.__cause__ or error)
+            raise
 
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._reading() as database:
@@ -391,13 +444,33 @@ class SqliteLedger:
             return [row for part in parts for row in database.execute(f"{query} ({marks(part)})", part)]
 
 
+def _tie(value: str) -> Tie:
+    with _understanding():
+        uid, *eras = json.loads(value)
+        return Tie(uid, tuple(eras))
+
+
 def _matrix(rows: Sequence[tuple[int, bytes]]) -> tuple[Numbers, Vectors]:
     keys = np.array([key for key, _ in rows], np.int64)
-    vectors = np.frombuffer(b"".join(vector for _, vector in rows), np.float32)
-    return keys, vectors.reshape(len(rows), -1 if rows else 0)
+    with _understanding():
+        vectors = np.frombuffer(b"".join(vector for _, vector in rows), np.float32)
+        return keys, vectors.reshape(len(rows), -1 if rows else 0)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _frozen(path: Path) -> str:
+    """The URI by which SQLite reads a ledger of whose files it can write none.
+
+    It wants to write to read a log. Where there is none it reads the file as it is, which nobody may write meanwhile.
+    """
+    log = Path(f"{path}-wal")
+    return f"{path.as_uri()}?{'mode=ro' if log.exists() and log.stat().st_size else 'immutable=1'}"
+
+
+def _connect_to_read(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=64)
+
+
+def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10, cached_statements=64)
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
         connection.execute(f"PRAGMA {pragma}")
@@ -405,15 +478,41 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def _errors_of_ours() -> Iterator[None]:
+def _adapting(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
         # Some errors of the module itself, such as a closed connection, have no code.
-        if getattr(error, "sqlite_errorcode", None) in _FULL:
-            raise StorageFull("the disk is full; nothing was stored") from error
-        logger.error("a ledger does not work: %s", error)
-        raise LedgerUnavailable("the bank's ledger does not work at the moment") from error
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        if code & 0xFF in _BROKEN or str(error).startswith(_NO_TEXT):
+            raise LedgerDamaged(_DAMAGED) from error
+        raise _unavailable(path, full=code in _FULL) from error
+    except OSError as error:
+        raise _unavailable(path, full=error.errno in _NO_SPACE) from error
+
+
+def _unavailable(path: Path, *, full: bool) -> Unavailable:
+    place = next(folder for folder in path.parents if folder.exists())
+    if not os.access(place, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        return StorageReadOnly("the data folder is read-only; nothing was stored")
+    if full:
+        return StorageFull("the disk is full; nothing was stored")
+    return LedgerUnavailable("the bank's ledger does not work at the moment")
+
+
+@contextlib.contextmanager
+def _understanding() -> Iterator[None]:
+    """What a ledger of ours can't hold is damage that SQLite did not see."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        logger.error("a ledger holds what can't be read: stop the server and run hindsight check --repair")
+        raise LedgerDamaged(_DAMAGED) from error
+
+
+def _told(error: BaseException | None) -> str:
+    """An error without what it quotes of a memory."""
+    return "a text is none" if str(error).startswith(_NO_TEXT) else str(error)
 
 
 def _mark(database: sqlite3.Connection, embedder: EmbedderMark) -> None:
@@ -444,6 +543,8 @@ def _retain(database: sqlite3.Connection, entry: Entry) -> Stored | HindsightErr
         )
         for cut, vector in zip(entry.cuts, [*vectors, *[None] * (len(entry.cuts) - len(vectors))], strict=True)
     )
+    if entry.sentences:
+        database.execute("INSERT INTO sentences VALUES (?, ?)", (keys[0], entry.sentences))
     return Stored(memory, known=False, number=number, keys=keys, superseded=superseded)
 
 
@@ -519,20 +620,21 @@ def _json(value: object) -> str:
 
 def _memory(row: Sequence[object]) -> Memory:
     id_, text, type_, context, retained_at, event_date, session, document, tags, metadata, supersedes, successor = row
-    return Memory(
-        id=str(id_),
-        text=str(text),
-        type=MemoryType(str(type_)),
-        context=str(context),
-        retained_at=str(retained_at),
-        event_date=_optional(event_date),
-        session_id=_optional(session),
-        document_id=_optional(document),
-        tags=tuple(json.loads(str(tags))),
-        metadata=json.loads(str(metadata)),
-        supersedes=_optional(supersedes),
-        superseded_by=_optional(successor),
-    )
+    with _understanding():
+        return Memory(
+            id=str(id_),
+            text=str(text),
+            type=MemoryType(str(type_)),
+            context=str(context),
+            retained_at=str(retained_at),
+            event_date=_optional(event_date),
+            session_id=_optional(session),
+            document_id=_optional(document),
+            tags=tuple(json.loads(str(tags))),
+            metadata=json.loads(str(metadata)),
+            supersedes=_optional(supersedes),
+            superseded_by=_optional(successor),
+        )
 
 
 @lru_cache(maxsize=4096)

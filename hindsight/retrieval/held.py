@@ -29,6 +29,11 @@ class Held:
         """What is held: keys int64 [n] in no order, and vectors float32 [n, dimension]; [0, 0] before the first."""
         return self._view
 
+    @property
+    def waiting(self) -> int:
+        """How many of them the index does not have yet."""
+        return len(self._waiting)
+
     def add(self, keys: Keys, vectors: Vectors, *, settled: bool = False) -> None:
         """Hold vectors that were not held before; `settled` when the index has them."""
         if not len(keys):
@@ -50,6 +55,12 @@ class Held:
             floor = np.partition(held, -self._most)[-self._most] if self._most else held.max() + 1
             waiting = np.fromiter(self._waiting, np.int64, len(self._waiting))
             self._keep((held >= floor) | np.isin(held, waiting))
+
+    def lose(self, keys: Keys) -> Keys:
+        """The index does not have these any more. Those held stay until it has; returns the others."""
+        held = np.isin(keys, self._view[0])
+        self._waiting.update(keys[held].tolist())
+        return keys[~held]
 
     def shrink(self) -> None:
         """From here on hold only what the index does not have."""

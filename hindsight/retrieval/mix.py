@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 class Weights:
     """How much each part counts; 1.0 is a cosine of 1."""
 
-    passage: float = 0.5  # share of the best passage's cosine in the dense part; the rest is the first passage's
+    passage: float = 0.75  # share of the best passage's or sentence's cosine in the dense part; the rest is the first's
     words: float = 0.5  # a memory that covers all of the query's words
     neighbour_words: float = 0.4  # share of a word's score lent by the previous or next memory of the session
     answer: float = 0.4  # share of what the previous memory, when it asks, scores above `asked_above` of the best
@@ -43,7 +43,7 @@ class Columns:
     """
 
     first: Floats  # cosine of the query with the first passage
-    best: Floats  # with the best passage
+    best: Floats  # with the best passage, or the best sentence of a short text
     words: Floats  # how much each term of the query says in the memory, in 0..1
     rarity: Floats  # the terms' idf over the bank
     previous: Rows
@@ -62,7 +62,7 @@ def score(columns: Columns, *, when: bool, weights: Weights = Weights()) -> Floa
     w = weights
     if not len(columns.first):
         return np.zeros(0, np.float32)
-    dense = (1 - w.passage) * columns.first + w.passage * columns.best
+    dense = _dense(columns, w)
     own = dense + w.words * covered(columns.words, columns.rarity)
     around = np.maximum(_lent(columns.words, columns.previous), _lent(columns.words, columns.following))
     total = dense + w.words * covered(np.maximum(columns.words, w.neighbour_words * around), columns.rarity)
@@ -77,11 +77,24 @@ def score(columns: Columns, *, when: bool, weights: Weights = Weights()) -> Floa
     return final
 
 
+def promise(columns: Columns, *, weights: Weights = Weights()) -> Floats:
+    """What each row scores for itself, float32 [n]: enough to tell which ones are worth a closer look."""
+    w = weights
+    own = _dense(columns, w) + w.words * covered(columns.words, columns.rarity) + w.literal * columns.literal
+    promising: Floats = own + w.speaker * columns.named + w.date * columns.near_date
+    return promising
+
+
 def covered(words: Floats, rarity: Floats) -> Floats:
     """What share of the query, by rarity, each row's words cover: float32 [n] in 0..1."""
     total = float(rarity.sum())
     share: Floats = rarity @ words / np.float32(total) if total else np.zeros(words.shape[1], np.float32)
     return share
+
+
+def _dense(columns: Columns, w: Weights) -> Floats:
+    dense: Floats = (1 - w.passage) * columns.first + w.passage * columns.best
+    return dense
 
 
 def _lent(values: npt.NDArray[np.generic], neighbour: Rows) -> Floats:

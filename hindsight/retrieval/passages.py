@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_END = re.compile(r"\n+|(?<=[.!?。！？])\s+")
+END = re.compile(r"\n+|(?<=[.!?。！？])\s+")
 # In tokens. A text up to SHORT has one vector only; passages are a sentence or two, longer ones in a very long text.
 SHORT, SHORTEST, LONGEST = 96, 32, 200
 _ENOUGH = 128  # passages, from which on they grow longer instead of more
@@ -37,7 +37,7 @@ def pieces(text: str, limit: int, token_ends: Callable[[str], list[int]]) -> Pie
     if len(ends) <= SHORT and len(text) <= _MOST:
         return Pieces((0, len(text)))
     whole = min(len(text) if len(ends) <= limit else ends[limit - 1], 4 * _MOST)
-    stops = [match.end() for match in _END.finditer(text)]
+    stops = [match.end() for match in END.finditer(text)]
     size = min(LONGEST, limit, max(SHORTEST, len(ends) // _ENOUGH))
     bounds, start = [], 0
     while (token := bisect.bisect_right(ends, start)) + size < len(ends):

@@ -25,8 +25,7 @@ class Sketch:
             return
         self._make_room(int(keys.max()), vectors.shape[1])
         rows, steps = self._view
-        step = np.abs(vectors).max(axis=1) / 127
-        rows[keys] = np.rint(vectors / step[:, np.newaxis])
+        rows[keys], step = rounded(vectors)
         steps[keys] = step  # last: a reader takes a row for known when it has its step
 
     def cosines(self, keys: Keys, vector: Vectors) -> tuple[Scores, Mask]:
@@ -48,3 +47,9 @@ class Sketch:
         if len(steps):
             larger[: len(rows)], more[: len(steps)] = rows, steps
         self._view = larger, more
+
+
+def rounded(vectors: Vectors) -> tuple[npt.NDArray[np.int8], Scores]:
+    """Vectors, float32 [n, dimension], as integers in ±127, and for each the step that brings it back."""
+    steps: Scores = np.abs(vectors).max(axis=1) / np.float32(127)
+    return np.rint(vectors / steps[:, np.newaxis]).astype(np.int8), steps

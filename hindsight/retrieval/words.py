@@ -9,6 +9,7 @@ best that a query could get: they mean the same for every query and bank.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -75,8 +76,11 @@ class Block:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Block:
+        """What `as_bytes` gave. Raises ValueError for what it can't have given."""
         distinct, postings = (int(size) for size in np.frombuffer(data, np.uint32, 2))
         ends = np.cumsum([8, BLOCK * 2, distinct * 8, (distinct + 1) * 4, postings * 2, postings])
+        if ends[-1] != len(data):
+            raise ValueError("not the bytes of a block")
         parts = [data[start:end] for start, end in pairwise(ends)]
         return cls(
             np.frombuffer(parts[0], np.uint16),
@@ -89,20 +93,25 @@ class Block:
 
 @dataclass(slots=True)
 class Growing:
-    """The block that still grows."""
+    """The block that still grows.
+
+    Its postings are arrays: lists the garbage collector would look at one by one, for a tenth of a second where a text
+    has many different words.
+    """
 
     lengths: npt.NDArray[np.uint16] = field(default_factory=lambda: np.zeros(BLOCK, np.uint16))
-    postings: dict[int, list[int]] = field(default_factory=dict)
+    postings: dict[int, array[int]] = field(default_factory=dict)
 
     def add(self, row: int, found: Sequence[str]) -> None:
         self.lengths[row] = min(len(found), 65_535)
         for term, count in Counter(found).items():
-            self.postings.setdefault(_hash(term), []).append(row << 8 | min(count, _MOST))
+            self.postings.setdefault(_hash(term), array("I")).append(row << 8 | min(count, _MOST))
 
     def find(self, wanted: npt.NDArray[np.uint64]) -> Iterator[Found]:
         for place, term in enumerate(wanted.tolist()):
             if term in self.postings:
-                packed = np.array(self.postings[term], np.uint32)
+                # A copy in one step: an array can't grow while numpy looks at it.
+                packed = np.frombuffer(self.postings[term].tobytes(), np.uint32)
                 yield place, (packed >> 8).astype(np.uint16), (packed & _MOST).astype(np.uint8)
 
     def freeze(self) -> Block:

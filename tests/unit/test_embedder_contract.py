@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -9,9 +11,11 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import numpy as np
+import onnx
 import pytest
 
-from hindsight.embedding import Embedder, Vectors
+from hindsight.embedding import Embedder, Parted, PartsEmbedder, Vectors
+from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.embedding.onnx import OnnxEmbedder
 from hindsight.embedding.openai import OpenAiEmbedder
 from hindsight.errors import EmbedderUnavailable
@@ -161,6 +165,13 @@ async def test_tokens_are_counted_beyond_what_a_vector_can_hold(embedder: Embedd
     assert len(embedder.token_ends("tomato " * 5 * embedder.max_tokens)) >= 5 * embedder.max_tokens
 
 
+async def test_a_long_text_has_the_tokens_of_its_sentences(embedder: Embedder) -> None:
+    sentence, times = "Ann\u00e9s tomatoes aren't ripe; \u79cb is near. ", 5_000
+    ends = embedder.token_ends(sentence)
+
+    assert embedder.token_ends(sentence * times) == [len(sentence) * at + end for at in range(times) for end in ends]
+
+
 async def test_many_callers_at_once_each_get_their_own_vector(embedder: Embedder) -> None:
     texts = [f"Fact number {number} is about {SENTENCES[number % len(SENTENCES)]}" for number in range(50)]
     expected = await embedder.embed(texts)
@@ -248,6 +259,58 @@ async def test_a_closed_embedder_says_so(embedder: Embedder) -> None:
         await embedder.embed(["too late"])
 
 
+@pytest.fixture
+async def parting(embedder: Embedder) -> PartsEmbedder:
+    """An embedder that has vectors of parts. One that has not is asked through the one that joins calls."""
+    return embedder if isinstance(embedder, PartsEmbedder) else BatchingEmbedder(embedder)
+
+
+FACTS = "Alice moved to Berlin in March. The soup was far too salty. The rent is very high."
+STOPS = (32, 60, len(FACTS))
+
+
+async def test_a_text_in_parts_has_its_own_vector_first(parting: PartsEmbedder) -> None:
+    given = [Parted(FACTS, STOPS), Parted("no parts"), Parted(SENTENCES[0], (10, 32))]
+    found = await parting.embed_parts(given)
+
+    assert np.array_equal([rows[0] for rows in found], await parting.embed([each.text for each in given]))
+    assert np.linalg.norm(np.concatenate(found), axis=1) == pytest.approx(1, abs=1e-5)
+    assert await parting.embed_parts([]) == []
+
+
+async def test_each_part_of_a_text_has_a_vector_of_what_it_says_or_none_has_one(parting: PartsEmbedder) -> None:
+    [rows] = await parting.embed_parts([Parted(FACTS, STOPS)])
+    questions = await parting.embed(["Where does she live now?", "How did the food taste?", "Is it an expensive flat?"])
+
+    if isinstance(parting, BatchingEmbedder):
+        assert len(rows) == 1
+    else:
+        assert (questions @ rows[1:].T).argmax(axis=1).tolist() == [0, 1, 2]
+        assert ((questions * rows[1:]).sum(axis=1) > questions @ rows[0]).all()
+
+
+async def test_a_part_of_which_nothing_was_read_has_the_vector_of_its_text(model_folder: Path) -> None:
+    embedder = OnnxEmbedder(model_folder, threads=1)
+    beginning = "tomato " * embedder.max_tokens
+    text = f"{beginning} The revenue of the company rose."
+    [rows] = await embedder.embed_parts([Parted(text, (len(beginning), len(text)))])
+
+    assert np.array_equal(rows[2], rows[0])
+    assert rows[1] @ rows[0] > 0.95
+    await embedder.aclose()
+
+
+async def test_calls_that_are_joined_each_get_the_parts_of_their_texts(model_folder: Path) -> None:
+    embedder = OnnxEmbedder(model_folder, threads=2)
+    joined = BatchingEmbedder(embedder, most=2)
+    given = [Parted(FACTS, STOPS), *(Parted(text) for text in SENTENCES)]
+    found = await joined.embed_parts(given)
+
+    assert [len(rows) for rows in found] == [4, 1, 1, 1, 1, 1]
+    assert np.array_equal(found[0], (await embedder.embed_parts(given[:1]))[0])
+    await joined.aclose()
+
+
 def test_a_missing_model_names_the_script_that_installs_it(tmp_path: Path) -> None:
     with pytest.raises(EmbedderUnavailable, match="not installed") as raised:
         OnnxEmbedder(tmp_path / "nowhere", threads=1)
@@ -271,3 +334,19 @@ async def test_a_damaged_model_is_refused(damaged_folder: Path) -> None:
         await embedder.ready()
     with pytest.raises(EmbedderUnavailable, match="damaged"):
         await embedder.embed(["anything"])
+
+
+async def test_a_model_of_an_earlier_version_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    model = onnx.load(folder / "model.onnx")
+    [tokens] = [output for output in model.graph.output if output.name == "states"]
+    model.graph.output.remove(tokens)
+    content = model.SerializeToString()
+    (folder / "model.onnx").write_bytes(content)
+    manifest = json.loads((folder / "model.json").read_text())
+    manifest["files"]["model.onnx"] = hashlib.sha256(content).hexdigest()
+    (folder / "model.json").write_text(json.dumps(manifest))
+
+    with pytest.raises(EmbedderUnavailable, match="another version's") as raised:
+        await OnnxEmbedder(folder, threads=1).ready()
+    assert "scripts/install" in raised.value.advice

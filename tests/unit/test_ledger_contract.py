@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from hindsight.embedding import Vectors
 from hindsight.errors import AlreadySuperseded, HindsightError, InvalidArgument, LedgerUnavailable, MemoryNotFound
-from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Forgotten, Ledger, Span, Stats, Stored
+from hindsight.ledger import Changes, Conditions, Cut, EmbedderMark, Entry, Forgotten, Ledger, Span, Stats, Stored, Tie
 from hindsight.ledger.sqlite import open_sqlite
 from hindsight.record import JsonObject, Memory, MemoryType
 from hindsight.retrieval.traits import traits_of
@@ -558,6 +558,28 @@ def test_a_long_text_may_bring_the_vectors_of_its_first_pieces_only(ledger: Ledg
     assert ledger.unembedded(9) == [(stored.keys[1], "two "), (stored.keys[2], "three")]
 
 
+def test_what_is_kept_of_sentences_goes_with_its_memory(ledger: Ledger) -> None:
+    one, two, none = put(
+        ledger,
+        dataclasses.replace(entry("One. Two."), sentences=b"1 2"),
+        dataclasses.replace(entry("Three. Four."), sentences=b"3 4"),
+        entry("five"),
+    )
+    keys = [each.keys[0] for each in (none, two, one)]
+
+    assert ledger.sentences([*keys, 999]) == {one.keys[0]: b"1 2", two.keys[0]: b"3 4"}
+    ledger.forget([one.number])
+    assert ledger.sentences(keys) == {two.keys[0]: b"3 4"}
+
+
+def test_late_vectors_bring_what_is_kept_of_sentences_but_not_for_what_was_forgotten(ledger: Ledger) -> None:
+    late, gone = put(ledger, entry("One. Two.", embedded=False), entry("Three. Four.", embedded=False))
+    ledger.forget([gone.number])
+    ledger.embed([late.keys[0], gone.keys[0]], unit_rows(2), MARK, [(late.keys[0], b"1 2"), (gone.keys[0], b"3 4")])
+
+    assert ledger.sentences([late.keys[0], gone.keys[0]]) == {late.keys[0]: b"1 2"}
+
+
 def test_only_the_words_of_worded_pieces_are_told(ledger: Ledger) -> None:
     cuts = (Cut(0, 13, worded=False), Cut(0, 8), Cut(8, 13))
     [stored] = put(ledger, dataclasses.replace(entry("one two three", cuts=[(0, 1)] * 3), cuts=cuts))
@@ -579,7 +601,7 @@ def test_outlines_tell_traits_session_day_and_whether_superseded(ledger: Ledger)
 
 @pytest.mark.parametrize("dimension", [DIMENSION, DIMENSION + 1])
 def test_a_bank_given_to_another_embedder_has_no_vectors_any_more(ledger: Ledger, dimension: int) -> None:
-    stored = put(ledger, entry("1"), entry("2", embedded=False))
+    stored = put(ledger, dataclasses.replace(entry("1"), sentences=b"1"), entry("2", embedded=False))
     ledger.indexed(stored[0].keys)
     mark = EmbedderMark("another", dimension)
     ledger.give_to(mark)
@@ -587,6 +609,7 @@ def test_a_bank_given_to_another_embedder_has_no_vectors_any_more(ledger: Ledger
     assert ledger.embedder() == mark
     assert ledger.late().tolist() == [key for each in stored for key in each.keys]
     assert ledger.vectors_from(0)[0].tolist() == ledger.unindexed(9)[0].tolist() == []
+    assert ledger.sentences(stored[0].keys) == {}
     # An index of the same dimension goes on to be used, and still holds what it held.
     assert ledger.gone(9).tolist() == (list(stored[0].keys) if dimension == DIMENSION else [])
     assert len(ledger.memories([each.number for each in stored])) == 2
@@ -624,6 +647,41 @@ def test_an_index_that_starts_over_still_hears_of_what_was_forgotten(ledger: Led
     ledger.unindex()
 
     assert ledger.gone(9).tolist() == list(stored.keys)
+
+
+def test_what_the_index_really_holds_is_set_right(ledger: Ledger) -> None:
+    first, second, third, late = put(ledger, *(entry(id) for id in "abc"), entry("d", embedded=False))
+    ledger.indexed([*first.keys, *second.keys])
+    carried = ledger.carried()
+    held = np.array([*first.keys, *third.keys, *late.keys, 10**9], np.int64)
+
+    lost, strange = ledger.correct(held)
+
+    assert (carried, ledger.carried()) == (2, 1)
+    assert lost.tolist() == list(second.keys)
+    assert strange.tolist() == [*late.keys, 10**9]
+    assert ledger.gone(9).tolist() == [*late.keys, 10**9]
+    assert ledger.unindexed(9)[0].tolist() == [*second.keys, *third.keys]
+
+
+def test_an_index_that_holds_what_it_should_is_left_as_it_is(ledger: Ledger) -> None:
+    [first] = put(ledger, entry())
+    ledger.indexed(first.keys)
+
+    lost, strange = ledger.correct(np.array(first.keys, np.int64))
+
+    assert (lost.tolist(), strange.tolist(), ledger.carried(), ledger.gone(9).tolist()) == ([], [], 1, [])
+
+
+def test_a_tie_is_kept_until_another_one_is_noted(opener: Callable[[Path], Ledger], tmp_path: Path) -> None:
+    ties: list[Tie | None] = []
+    for tie in (Tie("a", ("first", "second")), Tie("b")):
+        with closing(opener(tmp_path)) as ledger:
+            ties.append(ledger.tie())
+            ledger.retie(tie)
+
+    with closing(opener(tmp_path)) as ledger:
+        assert [*ties, ledger.tie()] == [None, Tie("a", ("first", "second")), Tie("b")]
 
 
 def test_word_blocks_are_kept_by_version_until_one_of_their_passages_is_forgotten(ledger: Ledger) -> None:
@@ -795,6 +853,20 @@ def test_nothing_of_a_forgotten_memory_is_left_in_the_files_of_sqlite(tmp_path: 
 def found_in_files(folder: Path, *needles: bytes) -> list[bool]:
     contents = [path.read_bytes() for path in folder.iterdir()]
     return [any(needle in content for content in contents) for needle in needles]
+
+
+def test_a_ledger_from_before_sentences_were_kept_goes_on_with_them(tmp_path: Path) -> None:
+    before = open_sqlite(tmp_path / "ledger.db", "Team A")
+    [old] = put(before, entry("old"))
+    before.close()
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+        database.executescript("DROP TABLE sentences; PRAGMA user_version = 1")
+    ledger = open_sqlite(tmp_path / "ledger.db", "Team A")
+    [new] = put(ledger, dataclasses.replace(entry("One. Two."), sentences=b"1 2"))
+
+    assert ledger.sentences([*old.keys, *new.keys]) == {new.keys[0]: b"1 2"}
+    assert ledger.vectors(old.keys)[0].tolist() == list(old.keys)
+    ledger.close()
 
 
 def test_a_bank_is_named_in_its_file(tmp_path: Path) -> None:

@@ -13,14 +13,13 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from hindsight.embedding import Vectors
+from hindsight.embedding import Parted, Vectors
 from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.embedding.onnx import OnnxEmbedder
 from hindsight.embedding.openai import REST, OpenAiEmbedder
 from hindsight.errors import EmbedderUnavailable, TextRefused
 from hindsight.settings import read_settings
 from tests.doubles import (
-    BOUND,
     Fault,
     Provider,
     backwards,
@@ -32,6 +31,7 @@ from tests.doubles import (
     shorter,
     zeros,
 )
+from tests.serving import BOUND
 
 pytestmark = pytest.mark.anyio
 
@@ -160,10 +160,10 @@ async def test_a_refusal_is_not_repeated_and_its_words_are_kept_from_clients_and
 async def test_a_text_that_the_service_refuses_costs_those_beside_it_nothing(provider: Provider, status: int) -> None:
     provider.refused = TEXTS[1], Fault(status)
     async with embedder(provider.url) as made:
-        found = await BatchingEmbedder(made).embed_each(TEXTS)
+        found = await BatchingEmbedder(made).embed_each([Parted(text) for text in TEXTS])
 
     assert [isinstance(each, TextRefused) for each in found] == [False, True, False]
-    rows = np.stack([each for each in found if not isinstance(each, TextRefused)])
+    rows = np.concatenate([each for each in found if not isinstance(each, TextRefused)])
     assert similarities(rows, TEXTS[::2]) == pytest.approx([1, 1])
 
 

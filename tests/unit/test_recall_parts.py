@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from datetime import date
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from hindsight.embedding import Vectors
 from hindsight.record import Traits
 from hindsight.retrieval.asked import PartialDate, asked, nearness, within
 from hindsight.retrieval.held import Held
-from hindsight.retrieval.mix import Columns, score
+from hindsight.retrieval.mix import Columns, promise, score
 from hindsight.retrieval.passages import SHORT, pieces
 from hindsight.retrieval.roster import Outline, Roster, top_keys
+from hindsight.retrieval.sentences import MOST, best_cosines, packed, stops
 from hindsight.retrieval.sketch import Sketch
 from hindsight.retrieval.terms import terms
 from hindsight.retrieval.traits import traits_of
@@ -79,6 +82,39 @@ def test_the_passages_of_a_long_text_are_all_of_it_and_end_with_sentences() -> N
     assert text[: found.whole[1]].count(" ") == 255
     assert "".join(text[start:end] for start, end in found.passages) == text
     assert all(text[:end].endswith(". ") for _, end in found.passages)
+
+
+def sentences(text: str) -> list[str]:
+    return [text[start:stop] for start, stop in pairwise((0, *stops(text)))]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Ann: I moved to Graz. Bo did not!\nWhy?", ["Ann: I moved to Graz. ", "Bo did not!\n", "Why?"]),
+        ("It costs 3.50 at example.org. ", []),
+        ("One sentence without an end", []),
+        ("", []),
+        ("No. " * 20 + "Yes.", ["No. "] * (MOST - 1) + ["No. " * (21 - MOST) + "Yes."]),
+    ],
+)
+def test_a_text_of_several_sentences_is_parted_into_them(text: str, found: list[str]) -> None:
+    assert sentences(text) == found
+
+
+def unit_rows(count: int) -> Vectors:
+    rows = np.random.default_rng(1).standard_normal((count, 64)).astype(np.float32)
+    unit: Vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+def test_the_best_sentence_of_each_text_is_told_to_a_hundredth() -> None:
+    rows = unit_rows(9)
+    kept = [packed(rows[:2]), packed(rows[2:3]), packed(rows[3:])]
+    cosines = rows @ rows[5]
+
+    assert best_cosines(kept, rows[5]) == pytest.approx([cosines[:2].max(), cosines[2], 1], abs=0.01)
+    assert best_cosines([], rows[5]).tolist() == []
 
 
 def test_the_names_of_a_bank_leave_the_query_but_not_its_terms() -> None:
@@ -186,6 +222,12 @@ def test_each_part_brings_the_memory_that_has_it_to_the_top(given: dict[str, obj
     assert ranking(columns(2, **given), when=when) == [1, 0]
 
 
+def test_what_promises_most_by_itself_is_looked_into_first() -> None:
+    given = columns(3, first=[0.6, 0.5, 0.2], best=[0.6, 0.5, 0.2], named=[False, True, False], near_date=[0, 0, 1])
+
+    assert np.argsort(-promise(given)).tolist() == [1, 0, 2]
+
+
 def test_the_answer_after_a_question_that_fits_rises_above_a_stranger() -> None:
     asking = columns(3, first=[0.6, 0.2, 0.25], best=[0.6, 0.2, 0.25], asks=[True, False, False], previous=[-1, 0, -1])
 
@@ -227,9 +269,21 @@ def test_a_vector_that_is_dropped_is_held_no_more_and_the_others_keep_theirs() -
     assert [int(row.argmax()) + 1 for row in vectors] == keys.tolist() == [1, 3, 4]
 
 
+def test_what_the_index_has_lost_is_held_until_it_has_it_again() -> None:
+    kept = held(20, most=5)
+    kept.settle(range(1, 21))
+    others = kept.lose(np.array([3, 18]))
+    kept.add(others, np.eye(20, dtype=np.float32)[others - 1])
+    waiting = kept.waiting
+    kept.shrink()
+    keys, vectors = kept.view()
+
+    assert (others.tolist(), waiting) == ([3], 2)
+    assert {int(key): int(row.argmax()) + 1 for key, row in zip(keys, vectors, strict=True)} == {3: 3, 18: 18}
+
+
 def test_a_sketch_gives_cosines_to_a_hundredth_and_says_what_it_does_not_know() -> None:
-    rows = np.random.default_rng(1).standard_normal((500, 64)).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = unit_rows(500)
     sketch = Sketch()
     sketch.add(np.arange(1, 301), rows[:300])
     sketch.add(np.arange(400, 601), rows[299:])
@@ -260,6 +314,15 @@ def test_neighbours_are_those_of_the_same_session_and_close_ranks_when_one_is_fo
     assert [each.tolist() for each in made.neighbours(np.array([1, 5]))] == [[0, 1], [5, 0]]
     assert made.around(np.array([1])).tolist() == [1, 5]
     assert made.count() == 4
+
+
+def test_a_passage_is_alone_when_its_memory_has_no_other_one() -> None:
+    made = Roster()
+    made.add([outline(1), outline(2), outline(3)], np.arange(1, 6), np.array([1, 2, 2, 2, 3]))
+
+    assert made.alone(np.arange(1, 6)).tolist() == [True, False, False, False, True]
+    made.remove([3], [5])
+    assert made.alone(np.array([1, 5])).tolist() == [True, False]
 
 
 def test_a_superseded_or_forgotten_memory_does_not_count() -> None:
