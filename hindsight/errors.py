@@ -19,6 +19,9 @@
         IndexUnavailable     INDEX_UNAVAILABLE       the vector index is down
         StorageFull          STORAGE_FULL            the disk is full
         LedgerUnavailable    INTERNAL                the bank's ledger can't be read or written
+          StorageReadOnly    INTERNAL                the bank's files can't be written
+          StorageGone        INTERNAL                the bank's files were removed or replaced
+          LedgerDamaged      INTERNAL                nor will it be until it is repaired
       DeadlineExceeded       DEADLINE_EXCEEDED       the call took longer than it may
       Internal               INTERNAL                anything else; the log has the rest
 
@@ -146,6 +149,18 @@ class StorageFull(Unavailable):
 class LedgerUnavailable(Unavailable):
     code, status = "INTERNAL", 500
     next_action = "Tell the operator to look at the server's log and to run hindsight check."
+
+
+class StorageReadOnly(LedgerUnavailable):
+    next_action = "Tell the operator to make the data folder writable; reading goes on, and nothing stored is lost."
+
+
+class StorageGone(LedgerUnavailable):
+    next_action = "Tell the operator to put the data folder back as it was, or to restart the server."
+
+
+class LedgerDamaged(LedgerUnavailable):
+    next_action = "Tell the operator to stop the server and run hindsight check --repair; other banks go on working."
 
 
 class DeadlineExceeded(HindsightError):

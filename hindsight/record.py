@@ -53,6 +53,16 @@ class BankId:
         encoded = self.text.encode()
         return f"x-{encoded.hex()}" if len(encoded) <= 100 else f"s-{hashlib.sha256(encoded).hexdigest()}"
 
+    @classmethod
+    def of_folder(cls, name: str) -> BankId | None:
+        """The id whose `folder` this is; None when it does not tell."""
+        kind, _, text = name.partition("-")
+        try:
+            found = cls.parse(bytes.fromhex(text).decode() if kind == "x" else text)
+        except (ValueError, InvalidArgument):
+            return None
+        return found if found.folder == name else None
+
 
 def _allowed(character: str) -> bool:
     # Combining marks: scripts such as Devanagari write letters with them.

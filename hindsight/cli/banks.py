@@ -12,6 +12,7 @@ from hindsight.cli.shown import printable, table
 from hindsight.cli.targets import add_target
 from hindsight.cli.tools import FAILURES, Refused, body_of, http_client, told
 from hindsight.folder import BANKS, held_folder
+from hindsight.ledger import Glance
 from hindsight.messages import encode
 from hindsight.record import BankId
 from hindsight.settings import read_settings
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class Listed(TypedDict):
-    """A bank in the list; `bytes` on disk, which only the data folder tells."""
+    """A bank in the list; `bytes` on disk, which only the data folder tells. A `damaged` one can't be counted."""
 
     bank_id: str
     memories: int
     bytes: NotRequired[int]
+    damaged: NotRequired[bool]
 
 
 def add(commands: Subparsers) -> None:
@@ -63,14 +65,19 @@ async def _of_folder(arguments: argparse.Namespace) -> list[Listed]:
     with held_folder(settings.data_dir, "hindsight banks") as folder:
         async with open_banks(settings, folder, make_embedder(settings)) as banks:
             glances = await banks.glances()
-        return [
-            Listed(bank_id=glance.bank_id, memories=glance.memories, bytes=_size(folder / BANKS, glance.bank_id))
-            for glance in glances
-        ]
+        return [_listed(glance, folder / BANKS) for glance in glances]
+
+
+def _listed(glance: Glance, folder: Path) -> Listed:
+    listed = Listed(bank_id=glance.bank_id, memories=glance.memories, bytes=_size(folder, glance.bank_id))
+    if glance.damaged:
+        listed["damaged"] = True
+    return listed
 
 
 def _row(bank: Listed) -> tuple[str, ...]:
-    return bank["bank_id"], f"{bank['memories']:,}", f"{bank['bytes']:,}" if "bytes" in bank else "-"
+    memories = "damaged" if bank.get("damaged") else f"{bank['memories']:,}"
+    return bank["bank_id"], memories, f"{bank['bytes']:,}" if "bytes" in bank else "-"
 
 
 def _size(folder: Path, bank_id: str) -> int:
