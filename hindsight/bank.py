@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import NotRequired, ParamSpec, TypedDict, TypeVar, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from hindsight.record import JsonObject, Memory, MemoryRecord, MemoryType, Recal
 from hindsight.retrieval.asked import asked
 from hindsight.retrieval.words import Keys, Scores
 from hindsight.store import Store
+from hindsight.telemetry import NO_LAG, Lag
 from hindsight.understanding.dates import span_in
 
 _NOTHING: tuple[Keys, Scores] = np.empty(0, np.int64), np.empty(0, np.float32)
@@ -139,8 +140,6 @@ class Bank:
         Raises InvalidArgument for a date that is none, MemoryNotFound or AlreadySuperseded for `supersedes`,
         StorageFull.
         """
-        if self._store is None:
-            self._check_first(draft)
         [answer] = await self.commit(await self.prepare([draft]))
         if isinstance(answer, HindsightError):
             raise answer
@@ -148,20 +147,16 @@ class Bank:
 
     async def prepare(self, drafts: Sequence[Draft]) -> Prepared:
         """Look up, understand and embed; nothing is stored yet. What is known is not embedded again."""
-        now = self._parts.now()
-        store = await self._created()
-        found = await asyncio.to_thread(self._understand_all, store, drafts, now)
+        found = await asyncio.to_thread(self._understand_all, drafts, self._parts.now())
         fresh = [each for each in found if isinstance(each, Understood)]
-        vectors, warnings = await self._embed(store, fresh)
+        vectors, warnings = await self._embed(fresh)
         entries = iter([each.entry(its) for each, its in zip(fresh, vectors, strict=True)])
         outcomes = [next(entries) if isinstance(each, Understood) else each for each in found]
         return Prepared(outcomes, warnings)
 
     async def commit(self, prepared: Prepared) -> list[RetainAnswer | HindsightError]:
         """Store what was prepared, in its order; returns when it is on disk and found by the next recall."""
-        store = self._held()
-        entries = [each for each in prepared.outcomes if isinstance(each, Entry)]
-        stored = iter(await asyncio.gather(*map(store.retain, entries), return_exceptions=True))
+        stored = iter(await self._stored([each for each in prepared.outcomes if isinstance(each, Entry)]))
         answers: list[RetainAnswer | HindsightError] = []
         for each in prepared.outcomes:
             outcome = next(stored) if isinstance(each, Entry) else each
@@ -279,6 +274,16 @@ class Bank:
             return NO_STATS, mine
         return await asyncio.to_thread(self._store.ledger.stats), self._store.embedder or mine
 
+    @property
+    def lag(self) -> Lag:
+        """What of its memories is still to be done."""
+        return NO_LAG if self._store is None else self._store.lag
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it can only be read, since its files can't be written now: to write, open it anew."""
+        return self._store is not None and self._store.frozen
+
     async def reindex(self) -> Reindexing:
         """Give the bank to the embedder in use, if it is another one's; called again, tells how far that is.
 
@@ -298,13 +303,11 @@ class Bank:
         if self._store is not None:
             await self._store.aclose()
 
-    def _check_first(self, draft: Draft) -> None:
-        """Refuse now what the ledger would refuse, so that no bank comes into being for it."""
-        if draft.event_date is not None:
-            read_when("event_date", draft.event_date, self._parts.zone)
-        if draft.supersedes is not None:
-            named = draft.supersedes[:_ID]
-            raise MemoryNotFound(f"supersedes names {named}, and this bank has no such memory; nothing was stored")
+    async def _stored(self, entries: Sequence[Entry]) -> list[Stored | BaseException]:
+        if self._store is None and all(entry.memory.supersedes is not None for entry in entries):
+            return [_no_older(entry.memory) for entry in entries]  # no bank comes into being for what it would refuse
+        store = await self._created()
+        return await asyncio.gather(*map(store.retain, entries), return_exceptions=True)
 
     async def _created(self) -> Store:
         async with self._creating:
@@ -313,13 +316,14 @@ class Bank:
             return self._store
 
     def _understand_all(
-        self, store: Store, drafts: Sequence[Draft], now: datetime
+        self, drafts: Sequence[Draft], now: datetime
     ) -> list[Understood | RetainAnswer | HindsightError]:
         # A microsecond apart, so that the times tell the order too.
         moments = [now + timedelta(microseconds=place) for place in range(len(drafts))]
         zone, embedder = self._parts.zone, self._parts.embedder
         identified = [_or_error(identify, draft, moment, zone) for draft, moment in zip(drafts, moments, strict=True)]
-        known = store.ledger.known([each.identity for each in identified if isinstance(each, Identified)])
+        identities = [each.identity for each in identified if isinstance(each, Identified)]
+        known = {} if self._store is None else self._store.ledger.known(identities)
         return [
             each
             if isinstance(each, HindsightError)
@@ -329,26 +333,21 @@ class Bank:
             for each in identified
         ]
 
-    async def _embed(
-        self, store: Store, understood: Sequence[Understood]
-    ) -> tuple[Sequence[Vectors | None], list[str]]:
-        """The vectors of each one's passages."""
+    async def _embed(self, understood: Sequence[Understood]) -> tuple[Sequence[Sequence[Vectors] | None], list[str]]:
+        """For each one the vectors of its passages, each with those of its parts."""
         if not understood:
             return [], []
         nothing = [None] * len(understood)
-        if not store.semantic:
+        if not self._semantic():
             return nothing, [_OTHER_EMBEDDER]
-        parts = [each.cuts[:_AT_ONCE] for each in understood]
-        texts = [
-            each.memory.text[cut.start : cut.end] for each, cuts in zip(understood, parts, strict=True) for cut in cuts
-        ]
+        texts = [each.parted(_AT_ONCE) for each in understood]
         try:
-            vectors = await self._parts.embedder.embed(texts)
+            found = iter(await self._parts.embedder.embed_parts(list(chain.from_iterable(texts))))
         except EmbedderUnavailable as error:
             return nothing, [f"{error.message}; the memory is stored and found by its words, by meaning later"]
-        if not store.semantic:  # its dimension is known by now
+        if not self._semantic():  # its dimension is known by now
             return nothing, [_OTHER_EMBEDDER]
-        return np.split(vectors, np.cumsum([len(cuts) for cuts in parts])[:-1]), []
+        return [list(islice(found, len(its))) for its in texts], []
 
     async def _embed_query(self, store: Store, text: str) -> tuple[Vectors | None, list[str]]:
         if not store.semantic:
@@ -360,6 +359,9 @@ class Bank:
         if not store.semantic:  # its dimension is known by now
             return None, [_OTHER_EMBEDDER]
         return vector, [_late(store.late)] if store.behind else []
+
+    def _semantic(self) -> bool:
+        return self._store is None or self._store.semantic
 
     def _held(self) -> Store:
         assert self._store is not None  # a memory was found in it
@@ -434,6 +436,11 @@ def _retained(memory: Memory, status: str, warnings: list[str]) -> RetainAnswer:
 
 def _no_memory(id: str) -> MemoryNotFound:
     return MemoryNotFound(f"this bank has no memory {id[:_ID]}")
+
+
+def _no_older(memory: Memory) -> MemoryNotFound:
+    named = (memory.supersedes or "")[:_ID]
+    return MemoryNotFound(f"supersedes names {named}, and this bank has no such memory; nothing was stored")
 
 
 def _late(passages: int) -> str:

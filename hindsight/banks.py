@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
-import uuid
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,10 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hindsight.bank import Bank, Parts
-from hindsight.errors import HindsightError, TooBusy
+from hindsight.errors import HindsightError, StorageGone, TooBusy
+from hindsight.gone import Gone, is_gone
 from hindsight.ledger import Glance
 from hindsight.record import BankId
 from hindsight.store import Store
+from hindsight.telemetry import Sights
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,6 @@ LEDGER = "ledger.db"
 StepT = TypeVar("StepT")
 OpenStore = Callable[[BankId, Path], Awaitable[Store]]
 Look = Callable[[Path], Glance]
-_GONE = "gone-"  # starts the name of a folder that is being removed; no bank's does
 _PATIENCE = 5.0  # seconds that a deletion waits for the calls under way
 
 
@@ -39,6 +39,7 @@ class _Seat:
     bank: Bank | None = None
     calls: int = 0
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    closing: asyncio.Task[None] | None = None
 
     def take(self) -> None:
         """A call has the bank in its hands."""
@@ -55,19 +56,22 @@ class _Seat:
 class Banks:
     """At most `most` banks stay open when no call needs more; the least recently used is closed first.
 
-    `look` reads a ledger beside whoever writes it; blocking.
+    `look` reads a ledger beside whoever writes it; blocking. `gone` takes the deleted ones. `folder` lies in the data
+    folder: none is opened in another one that has come into its place, which nobody holds.
     """
 
-    def __init__(self, folder: Path, parts: Parts, open_store: OpenStore, most: int, look: Look) -> None:
+    def __init__(
+        self, folder: Path, parts: Parts, open_store: OpenStore, most: int, look: Look, gone: Gone | None = None
+    ) -> None:
         self._folder = folder
         self._parts = parts
         self._open_store = open_store
         self._most = most
         self._look = look
+        self._gone = gone or Gone(folder)
+        self._place = _identity(folder.parent)
         self._seats: dict[BankId, _Seat] = {}
         self._steps: set[asyncio.Task[Any]] = set()  # banks being opened, closed and deleted
-        for left in folder.glob(f"{_GONE}*"):
-            shutil.rmtree(left, ignore_errors=True)
 
     @asynccontextmanager
     async def lease(self, bank_id: BankId) -> AsyncIterator[Bank]:
@@ -80,8 +84,19 @@ class Banks:
                 seat.give_back()
 
     async def glances(self) -> list[Glance]:
-        """The banks there are, by id."""
+        """The banks there are, by id; damaged ones last, so that whoever works through them does what can be done."""
         return await asyncio.to_thread(self._glances)
+
+    def sights(self) -> Sights:
+        """What the open banks have still to do. Opens none, and asks no disk."""
+        lags = tuple(seat.bank.lag for seat in self._seats.values() if seat.bank is not None)
+        return Sights(lags, *self._parts.embedder.waiting)
+
+    @property
+    def writable(self) -> bool:
+        """Whether ledgers can be opened and written where they are kept."""
+        place = self._folder if self._folder.exists() else self._folder.parent
+        return os.access(place, os.W_OK | os.X_OK)
 
     async def delete(self, bank_id: BankId) -> bool:
         """Remove a bank for good; False when there is none. Raises TooBusy while calls on it do not end.
@@ -100,7 +115,11 @@ class Banks:
             if seat.bank is not None:
                 bank, seat.bank = seat.bank, None
                 await bank.aclose()
-            return await asyncio.to_thread(self._remove, self._folder / bank_id.folder)
+            folder = self._folder / bank_id.folder
+            if not (folder / LEDGER).exists():
+                return False
+            await self._gone.take(folder)
+            return True
 
     async def aclose(self) -> None:
         """Close all banks; what was under way is finished first."""
@@ -114,25 +133,32 @@ class Banks:
         self._seats[bank_id] = seat
         seat.users += 1
         try:
+            # First: banks open faster than they close.
+            if seat.bank is None and (closing := self._making_room()):
+                await asyncio.wait(closing)
             yield seat
         finally:
             seat.users -= 1
-            await self._make_room()
+            if not seat.users and not seat.closing and seat.bank is not None and seat.bank.frozen:
+                self._begin_to_close(bank_id, seat)  # for the next call to find out whether it still is
+            self._making_room()
 
     def _glances(self) -> list[Glance]:
         found = []
-        for path in self._folder.glob(f"[!{_GONE[0]}]*/{LEDGER}"):
-            with contextlib.suppress(HindsightError):  # one that is damaged or on its way out does not hide the others
-                found.append(self._look(path))
-        return sorted(found, key=lambda glance: glance.bank_id)
-
-    def _remove(self, folder: Path) -> bool:
-        if not (folder / LEDGER).exists():
-            return False
-        # Away in one step: killed in between, the bank is gone and the rest is removed at the next start.
-        gone = folder.rename(folder.with_name(_GONE + uuid.uuid4().hex))
-        shutil.rmtree(gone, ignore_errors=True)
-        return True
+        for path in self._folder.glob(f"*/{LEDGER}"):
+            if is_gone(path.parent):
+                continue
+            try:
+                seen = self._look(path)
+            except HindsightError:  # one that is damaged or on its way out does not hide the others
+                seen = None
+            if seen is not None and seen.begun:
+                found.append(seen)
+            elif seen is None or _holds_more_than(path):
+                known = BankId.of_folder(path.parent.name)
+                if known and path.exists():
+                    found.append(Glance(known.text, 0, 0, damaged=True))
+        return sorted(found, key=lambda glance: (glance.damaged, glance.bank_id))
 
     async def _taken(self, seat: _Seat, bank_id: BankId) -> Bank:
         while True:
@@ -144,22 +170,42 @@ class Banks:
 
     async def _open(self, bank_id: BankId, seat: _Seat) -> None:
         folder = self._folder / bank_id.folder
-        create = partial(self._open_store, bank_id, folder)
+        create = partial(self._open_in_place, bank_id, folder)
         async with seat.opening:
             if seat.bank is None:
+                self._check_place()
                 seat.bank = Bank(self._parts, await create() if (folder / LEDGER).exists() else None, create)
 
-    async def _make_room(self) -> None:
+    async def _open_in_place(self, bank_id: BankId, folder: Path) -> Store:
+        self._check_place()
+        return await self._open_store(bank_id, folder)
+
+    def _check_place(self) -> None:
+        if _identity(self._folder.parent) != self._place:
+            raise StorageGone("the data folder was removed or replaced while the server ran")
+
+    def _making_room(self) -> list[asyncio.Task[None]]:
+        """The tasks that close the least recently used banks, as many as there are too many."""
+        excess = len(self._seats) - self._most
+        if excess <= 0:
+            return []
         idle = [(bank_id, seat) for bank_id, seat in self._seats.items() if seat.users == 0]
-        for bank_id, seat in idle[: max(0, len(self._seats) - self._most)]:
-            await self._to_its_end(self._close(bank_id, seat))
+        idle.sort(key=lambda each: each[1].closing is None)  # those that close already make room too
+        return [seat.closing or self._begin_to_close(bank_id, seat) for bank_id, seat in idle[:excess]]
+
+    def _begin_to_close(self, bank_id: BankId, seat: _Seat) -> asyncio.Task[None]:
+        seat.closing = self._begin(self._close(bank_id, seat))
+        return seat.closing
 
     async def _to_its_end(self, step: Coroutine[Any, Any, StepT]) -> StepT:
         """Wait for `step`, which goes on to its end when the waiting is cancelled: no bank is left half open."""
+        return await asyncio.shield(self._begin(step))
+
+    def _begin(self, step: Coroutine[Any, Any, StepT]) -> asyncio.Task[StepT]:
         task = asyncio.create_task(step)
         self._steps.add(task)
         task.add_done_callback(self._steps.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def _close(self, bank_id: BankId, seat: _Seat) -> None:
         async with seat.opening:
@@ -169,5 +215,19 @@ class Banks:
                 [failure] = await asyncio.gather(bank.aclose(), return_exceptions=True)
                 if failure is not None:
                     logger.error("bank %s did not close cleanly", bank_id.text, exc_info=failure)
+        seat.closing = None
         if seat.users == 0 and self._seats.get(bank_id) is seat:
             del self._seats[bank_id]
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of its name; None when there is none."""
+    with contextlib.suppress(OSError):
+        status = folder.stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
+def _holds_more_than(ledger: Path) -> bool:
+    """Whether there is more in a bank's folder than its ledger."""
+    return any(not path.name.startswith(ledger.name) for path in ledger.parent.glob("*"))

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import date
 from functools import lru_cache
 
 import numpy as np
 
-from hindsight.embedding import Vectors
+from hindsight.embedding import Parted, Vectors
 from hindsight.embedding.batching import BatchingEmbedder
-from hindsight.errors import HindsightError, IndexUnavailable, TextRefused, Unavailable
+from hindsight.errors import HindsightError, IndexUnavailable, LedgerDamaged, TextRefused, Unavailable
 from hindsight.facets import Facets
+from hindsight.gate import Gate
 from hindsight.index import VectorIndex
 from hindsight.joining import Joiner
 from hindsight.ledger import Changes, Conditions, EmbedderMark, Entry, Facet, Forgotten, Ledger, Span, Stored
@@ -26,9 +28,11 @@ from hindsight.quota import Quota
 from hindsight.record import Memory
 from hindsight.retrieval.held import Held
 from hindsight.retrieval.roster import Outline, Roster
+from hindsight.retrieval.sentences import packed, stops
 from hindsight.retrieval.sketch import Sketch
 from hindsight.retrieval.terms import VERSION as TERMS_VERSION
 from hindsight.retrieval.words import BLOCK, Block, Keys, Mask, Scores
+from hindsight.telemetry import Lag
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +48,13 @@ _CARRY = 500  # passages carried to the index at a time
 _LATE = 64  # passages embedded late at a time: whoever closes the bank waits for no more
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
 _LAG = 0.25
-# A recall waits so many seconds for an index that opens. One of more passages than SLOW takes a second to open, with
-# Python's lock held for most of it, so the first recall does not even start it.
-_OPENING, SLOW = 0.5, 32_768
+# Vectors that may wait for the index for as long as others keep coming: the index takes a tenth of the time of a load,
+# and they are held in memory and searched exactly all the same.
+_BACKLOG = HELD // 2
+# An index of more passages takes a second to open, with Python's lock held for most of it, so the first recall does not
+# even start it; and to read all their vectors from the ledger takes as long.
+SLOW = 32_768
+_VERIFY = 60.0  # seconds after which an index that is in use is counted again: a server may come back with less
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -61,7 +69,7 @@ class Store:
         self.roster = Roster()
         self.held = Held(HELD)
         self.sketch = Sketch()
-        self._sketching = False
+        self._sketching = self._sketched = False
         self._facets: Facets | None = None
         self._name = name
         self._embedder = embedder
@@ -69,17 +77,17 @@ class Store:
         self._late_from = 0  # up to this key all have one, or the embedder refuses their text
         self._behind = False  # they wait for more than their turn
         self._ledger_mark: EmbedderMark | None = None
-        self._open_index = open_index
         self._quota = quota
-        self._index: VectorIndex | None = None
-        self._opening = asyncio.Lock()
+        self._open_index = open_index
+        self._gate = Gate(name, self._opened, self._compare)
+        self._verified = 0.0  # when index and ledger last agreed
+        self._behind_since: float | None = None
         self._writing = asyncio.Lock()
         self._following = asyncio.Lock()
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
         self._joined = Joiner[Entry, Stored](self._commit, _COMMIT)
         self._follower: asyncio.Task[None] | None = None
-        self._opener: asyncio.Task[VectorIndex] | None = None
 
     @property
     def embedder(self) -> EmbedderMark | None:
@@ -96,9 +104,20 @@ class Store:
         return mark is None or (mark.name == self._embedder.name and self._embedder.dimension in (0, mark.dimension))
 
     @property
+    def frozen(self) -> bool:
+        """As the ledger says."""
+        return self.ledger.frozen
+
+    @property
     def late(self) -> int:
         """How many passages wait for their vectors."""
         return len(self._late)
+
+    @property
+    def lag(self) -> Lag:
+        """What is still to be done."""
+        seconds = 0.0 if self._behind_since is None else time.monotonic() - self._behind_since
+        return Lag(self._joined.waiting, len(self._late), self.held.waiting, seconds, self.behind)
 
     @property
     def behind(self) -> bool:
@@ -146,14 +165,12 @@ class Store:
 
         On disk when this returns: a restart goes on with it.
         """
-        async with self._following, self._opening, self._writing:
+        async with self._following, self._gate.lock, self._writing:
             if self.semantic:
                 return
             await asyncio.to_thread(self._give_over)
-            if self._index is not None:
-                # Opened anew for the other dimension; a search under way falls back on the ledger.
-                index, self._index = self._index, None
-                await index.aclose()
+            # Opened anew for the other dimension; a search under way falls back on the ledger.
+            await self._gate.let_go()
         self._news.set()
 
     async def counting(self, conditions: Conditions) -> Mask:
@@ -186,9 +203,11 @@ class Store:
             if wanted > FEW:
                 return await self._nearest_in_index(vector, outside, asked)
         except TimeoutError as error:
-            raise IndexUnavailable("the index is still opening; older memories were found by words alone") from error
-        except IndexUnavailable as error:
-            logger.warning("bank %s: the index is down, searching the ledger: %s", self._name, error.message)
+            if wanted > SLOW and not self._sketched:
+                told = "the index is still opening; older memories were found by words alone"
+                raise IndexUnavailable(told) from error
+        except Unavailable:
+            pass  # told by the gate
         return await asyncio.to_thread(self._nearest_of_all, vector, np.flatnonzero(outside))
 
     async def aclose(self) -> None:
@@ -199,18 +218,23 @@ class Store:
         if self._follower is not None:
             await asyncio.wait([self._follower])  # a failure of its own was logged when it came
         try:
-            async with self._opening:
-                if self._index is not None:
-                    await self._index.aclose()
+            async with self._gate.lock:
+                await self._gate.let_go()
         finally:
             await asyncio.to_thread(self.ledger.close)
+            self._empty()
+
+    def _empty(self) -> None:
+        # A store is part of cycles, which may wait long for the garbage collector: what is large goes now.
+        self.roster, self.held, self.sketch = Roster(), Held(HELD), Sketch()
+        self._facets, self._late = None, set()
 
     async def _nearest_in_index(self, vector: Vectors, outside: Mask, asked: int) -> tuple[Keys, Scores]:
-        if self._opener is None and self.roster.count() > SLOW:
+        if not self._gate.tried and self.roster.count() > SLOW:
             raise TimeoutError
-        async with asyncio.timeout(_OPENING):
-            index = await self._opened()
-        found = await index.nearest(vector, asked)
+        found = await self._gate.nearest(vector, asked)
+        if time.monotonic() - self._verified > _VERIFY:
+            self._news.set()
         known = found.keys < len(outside)
         known[known] = outside[found.keys[known]]
         return found.keys[known], found.similarities[known]
@@ -284,9 +308,9 @@ class Store:
     def _load_words(self) -> None:
         blocks = self.ledger.word_blocks(TERMS_VERSION)
         for first in range(0, self.roster.top + 1, BLOCK):
-            if first in blocks:
+            try:
                 self.roster.words.put(first // BLOCK, Block.from_bytes(blocks[first]))
-            else:
+            except (KeyError, ValueError):  # none yet, or a damaged one
                 self.roster.words.add(self.ledger.passage_texts(first, first + BLOCK - 1))
 
     def _load_vectors(self) -> None:
@@ -303,25 +327,35 @@ class Store:
         self.held = held
 
     async def _opened(self) -> VectorIndex:
-        if self._index is not None:
-            return self._index
-        # In a task of its own: a caller that leaves must not leave an open index behind that nobody knows of.
-        if self._opener is None or self._opener.done():
-            self._opener = asyncio.create_task(self._open())
-        return await asyncio.shield(self._opener)
+        assert self._ledger_mark is not None  # nothing goes to an index before the first vector
+        return await self._open_index(self._ledger_mark.dimension)
 
-    async def _open(self) -> VectorIndex:
-        async with self._opening:
-            if self._index is None:
-                assert self._ledger_mark is not None  # nothing goes to an index before the first vector
-                self._index = await self._open_index(self._ledger_mark.dimension)
-                if self._index.rebuilt:
-                    await self._start_over()
-            return self._index
+    async def _compare(self, index: VectorIndex) -> None:
+        """Find out what the index lacks and has too much; both are seen to by the steps that follow."""
+        if index.rebuilt:
+            await self._start_over()
+        else:
+            await self._verify(index)
+
+    async def _verify(self, index: VectorIndex) -> None:
+        if await index.count() != await asyncio.to_thread(self.ledger.carried):
+            held = await index.keys()
+            async with self._writing:
+                await asyncio.to_thread(self._correct, held)
+        self._verified = time.monotonic()
+
+    def _correct(self, held: Keys) -> None:
+        lost, strange = self.ledger.correct(held)
+        self.held.add(*self.ledger.vectors(self.held.lose(lost).tolist()))
+        if len(lost) or len(strange):
+            told = "bank %s: the index has lost %d vectors and has %d too many; both is being put right"
+            logger.warning(told, self._name, len(lost), len(strange))
+            self._news.set()
 
     async def _start_over(self) -> None:
         async with self._writing:
             await asyncio.to_thread(self._hold_all)
+        self._verified = time.monotonic()
         self._news.set()
 
     async def _follow(self) -> None:
@@ -329,16 +363,14 @@ class Store:
         if self.roster.count() > HELD and self.semantic:
             await self._rest(_LAG)
             with contextlib.suppress(Unavailable):  # told by whoever needs it
-                await self._opened()  # before the first recall asks for it
+                await self._gate.index()  # before the first recall asks for it
         while not self._stopping.is_set():
             await self._news.wait()
-            await self._rest(_LAG)
             self._news.clear()
+            self._behind_since = self._behind_since or time.monotonic()
+            await self._rest(_LAG)
             try:
-                while not self._stopping.is_set() and await self._step():
-                    pass
-                await self._fill_sketch()
-                await self._keep_words()
+                await self._catch_up()
                 pause = _FIRST_PAUSE
             except Unavailable as error:
                 level = logging.WARNING if pause == _FIRST_PAUSE else logging.DEBUG
@@ -346,6 +378,23 @@ class Store:
                 self._news.set()
                 await self._rest(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _catch_up(self) -> None:
+        try:
+            while not self._stopping.is_set() and await self._step():
+                pass
+            if not self._news.is_set():
+                self._behind_since = None
+                await self._count_again()
+        finally:  # an index that is down must not keep recall from being fast
+            await self._fill_sketch()
+            await self._keep_words()
+
+    async def _count_again(self) -> None:
+        index = self._gate.open
+        if index is not None and time.monotonic() - self._verified > _VERIFY:
+            async with self._following:
+                await self._verify(index)
 
     def _told_the_end(self, follower: asyncio.Task[None]) -> None:
         if not follower.cancelled() and (error := follower.exception()):
@@ -358,18 +407,23 @@ class Store:
     async def _step(self) -> bool:
         """Bring the index nearer to the ledger; whether there was anything to do."""
         async with self._following:
-            return await self._carry() or await self._embed_late()
+            try:
+                return await self._carry() or await self._embed_late()
+            except IndexUnavailable:
+                if await self._embed_late():
+                    return True
+                raise
 
     async def _embed_late(self) -> bool:
         if not self.semantic:
             return False
         late = await asyncio.to_thread(self.ledger.unembedded, _LATE, self._late_from)
         if late:
-            found = await self._embedder.embed_each([text for _, text in late])
-            made = {key: row for (key, _), row in zip(late, found, strict=True) if not isinstance(row, TextRefused)}
+            found = await self._embedder.embed_each(self._parted(late))
+            made = {key: rows for (key, _), rows in zip(late, found, strict=True) if not isinstance(rows, TextRefused)}
             async with self._writing:
                 if made:
-                    await asyncio.to_thread(self._give_vectors, list(made), np.stack(list(made.values())))
+                    await asyncio.to_thread(self._give_vectors, made)
                 self._late.difference_update(key for key, _ in late)
                 self._behind = self._behind and bool(self._late)
                 self._late_from = late[-1][0]
@@ -379,8 +433,14 @@ class Store:
                 )
         return bool(late)
 
-    def _give_vectors(self, keys: Sequence[int], vectors: Vectors) -> None:
-        self.ledger.embed(keys, vectors, self._mark())
+    def _parted(self, late: Sequence[tuple[int, str]]) -> list[Parted]:
+        alone = self.roster.alone(np.array([key for key, _ in late], np.int64))
+        return [Parted(text, stops(text) if whole else ()) for (_, text), whole in zip(late, alone, strict=True)]
+
+    def _give_vectors(self, found: dict[int, Vectors]) -> None:
+        keys, vectors = list(found), np.stack([rows[0] for rows in found.values()])
+        sentences = [(key, packed(rows[1:])) for key, rows in found.items() if len(rows) > 1]
+        self.ledger.embed(keys, vectors, self._mark(), sentences)
         self._ledger_mark = self._ledger_mark or self.ledger.embedder()
         there = self.roster.owners()[list(keys)] > 0  # some may have been forgotten meanwhile
         self._hold(np.array(keys, np.int64)[there], vectors[there])
@@ -405,9 +465,10 @@ class Store:
                 await asyncio.to_thread(sketch.add, *found)
         async with self._writing:
             self.held.shrink()
+        self._sketched = True
 
     def _give_over(self) -> None:
-        self.sketch, self._sketching = Sketch(), False
+        self.sketch, self._sketching, self._sketched = Sketch(), False, False
         self.ledger.give_to(self._mark())
         self._ledger_mark = self.ledger.embedder()
         self.held = Held(HELD)
@@ -423,12 +484,14 @@ class Store:
             return False
         gone = await asyncio.to_thread(self.ledger.gone, _CARRY)
         if len(gone):
-            await (await self._opened()).delete(gone)
+            await (await self._gate.index()).delete(gone)
             await asyncio.to_thread(self.ledger.dropped, gone.tolist())
             return True  # all of them first: one that has a new vector by now would lose it
+        if self._news.is_set() and self.held.waiting < _BACKLOG:
+            return False
         keys, vectors = await asyncio.to_thread(self.ledger.unindexed, _CARRY)
         if len(keys):
-            await (await self._opened()).upsert(keys, vectors)
+            await (await self._gate.index()).upsert(keys, vectors)
             async with self._writing:
                 await asyncio.to_thread(self._note_carried, keys.tolist())
         return bool(len(keys))
@@ -454,10 +517,21 @@ class Store:
 async def open_store(
     name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex, quota: Quota
 ) -> Store:
-    """Open a store over a ledger; `open_index` opens the bank's index for vectors of a dimension, when first needed."""
+    """Open a store over a ledger, which goes with it; `open_index` opens the bank's index for vectors of a dimension.
+
+    The ledger is closed when that fails. Raises LedgerUnavailable.
+    """
     store = Store(name, ledger, embedder, open_index, quota)
-    await asyncio.to_thread(store.load)
-    store.start()
+    async with contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(asyncio.to_thread, ledger.close)
+        try:
+            await asyncio.to_thread(store.load)
+        except (ValueError, LookupError) as error:  # what no ledger of ours holds
+            logger.error("the ledger of bank %s does not agree with itself: run hindsight check --repair", name)
+            raise LedgerDamaged("this bank's ledger is damaged") from error
+        opened.pop_all()
+    if not ledger.frozen:
+        store.start()
     return store
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -16,11 +17,15 @@ import anyio.to_thread
 
 from hindsight.bank import Parts
 from hindsight.banks import LEDGER, Banks
+from hindsight.checkup import INDEX, Checkup, Ways, bank_folders
+from hindsight.drafts import cuts_of
 from hindsight.embedding import Embedder
 from hindsight.embedding.batching import RUN, BatchingEmbedder
+from hindsight.errors import LedgerUnavailable
 from hindsight.folder import BANKS
-from hindsight.index import VectorIndex
-from hindsight.ledger import Glance
+from hindsight.gone import clearing
+from hindsight.index import Keys, VectorIndex
+from hindsight.ledger import Cut, Glance, Ledger, Tie
 from hindsight.quota import Quota
 from hindsight.record import BankId
 from hindsight.settings import Settings, SettingsError, variable
@@ -35,10 +40,10 @@ from hindsight.tools.update_memory import UPDATE_MEMORY
 from hindsight.understanding.dates import date_in
 
 if TYPE_CHECKING:
+    from hindsight.index.server import ChromaServer
     from hindsight.oauth import Tokens
 
 TOOLS = (RETAIN, RECALL, GET_MEMORY, LIST_MEMORIES, UPDATE_MEMORY, FORGET, BANK_STATS)
-INDEX = "index"
 _TRACED = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -53,11 +58,15 @@ def make_embedder(settings: Settings) -> Embedder:
 
         return OpenAiEmbedder(settings)
     module, _, factory = settings.embedder.partition(":")
+    rule = "onnx, openai, or package.module:factory, which can be imported and makes an embedder of the settings"
+    refused = SettingsError(f"{variable('embedder')}={settings.embedder!r}: {rule}")
     try:
-        return cast(Embedder, getattr(importlib.import_module(module), factory)(settings))
-    except (ImportError, AttributeError, ValueError) as error:
-        rule = "onnx, openai, or package.module:factory that can be imported"
-        raise SettingsError(f"{variable('embedder')}={settings.embedder!r}: {rule}") from error
+        made = getattr(importlib.import_module(module), factory)(settings)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise refused from error
+    if not isinstance(made, Embedder):
+        raise refused
+    return made
 
 
 def make_tokens(settings: Settings) -> Tokens | None:
@@ -84,9 +93,10 @@ def start_tracing() -> bool:
     return True
 
 
-def preload() -> None:
+def preload(settings: Settings) -> None:
     """Import now what the first call would else wait for. Blocking, about two seconds."""
-    importlib.import_module("hindsight.index.chroma")
+    if not settings.chroma_url:
+        importlib.import_module("hindsight.index.chroma")
     date_in("today", datetime.now(UTC), UTC)
 
 
@@ -96,19 +106,63 @@ async def open_banks(settings: Settings, folder: Path, embedder: Embedder) -> As
     batching = BatchingEmbedder(embedder, settings.openai_batch if settings.embedder == "openai" else RUN)
     parts = Parts(batching, settings.zone)
     quota = Quota(settings.max_memories_per_bank, settings.max_bytes_per_bank)
-    banks = Banks(folder / BANKS, parts, partial(_open_store, batching, quota), settings.open_banks, _glance)
+    async with _collections(settings) as collections, clearing(folder / BANKS, collections) as gone:
+        open_bank = partial(_open_store, batching, quota, collections)
+        banks = Banks(folder / BANKS, parts, open_bank, settings.open_banks, _glance, gone)
+        try:
+            yield banks
+        finally:
+            await batching.aclose()
+            await banks.aclose()
+
+
+class _Collections:
+    """The banks' collections on a Chroma server; fulfils Outside."""
+
+    def __init__(self, server: ChromaServer) -> None:
+        self._server = server
+
+    def name(self, folder: Path) -> str:
+        from hindsight.ledger.sqlite import tie_of
+
+        try:
+            tie = tie_of(folder / LEDGER)
+        except LedgerUnavailable:
+            return ""  # deleting a damaged bank leaves a collection behind that nobody can find any more
+        return tie.uid if tie else ""
+
+    async def drop(self, name: str) -> None:
+        await self._server.drop(name)
+
+    async def open(self, bank_id: BankId, folder: Path, ledger: Ledger, dimension: int) -> VectorIndex:
+        index = await self._server.open(bank_id, dimension, ledger)
+        # From here on an index in the folder is out of date.
+        await anyio.to_thread.run_sync(_remove_indexes, folder)
+        return index
+
+
+@asynccontextmanager
+async def _collections(settings: Settings) -> AsyncIterator[_Collections | None]:
+    if not settings.chroma_url:
+        yield None
+        return
+    from hindsight.index.server import ChromaServer
+
+    server = ChromaServer(settings.chroma_url)
     try:
-        yield banks
+        yield _Collections(server)
     finally:
-        await batching.aclose()
-        await banks.aclose()
+        await server.aclose()
 
 
-async def _open_store(embedder: BatchingEmbedder, quota: Quota, bank_id: BankId, folder: Path) -> Store:
+async def _open_store(
+    embedder: BatchingEmbedder, quota: Quota, collections: _Collections | None, bank_id: BankId, folder: Path
+) -> Store:
     from hindsight.ledger.sqlite import open_sqlite
 
     ledger = await anyio.to_thread.run_sync(open_sqlite, folder / LEDGER, bank_id.text)
-    return await open_store(bank_id.text, ledger, embedder, partial(_open_index, bank_id, folder), quota)
+    open_index = collections.open if collections else _open_embedded
+    return await open_store(bank_id.text, ledger, embedder, partial(open_index, bank_id, folder, ledger), quota)
 
 
 def _glance(path: Path) -> Glance:
@@ -117,26 +171,67 @@ def _glance(path: Path) -> Glance:
     return glance(path)
 
 
-def check_bank(folder: Path) -> tuple[str, list[str]]:
-    """The id of the bank in a folder, and what is wrong with it. A sound one loses the remains of what was forgotten.
-
-    Nobody may have the bank open. Blocking.
-    """
-    from hindsight.ledger import upkeep
-
-    ledger = folder / LEDGER
-    faults = upkeep.faults(ledger)
-    if faults:
-        return folder.name, faults
-    if upkeep.has_forgotten(ledger):
-        upkeep.unindex(ledger)
-        for index in folder.glob(f"{INDEX}*"):
-            shutil.rmtree(index)
-    upkeep.compact(ledger)
-    return _glance(ledger).bank_id, []
+def check_banks(folder: Path, settings: Settings, *, repair: bool) -> Iterator[Checkup]:
+    """Look at the banks of a data folder that the caller holds, one after another. Blocking."""
+    cutting = _Cutting(settings)
+    keys_in = None if settings.chroma_url else _keys_in
+    ways = Ways(make_cuts=cutting, keys_in=keys_in, remove_index=partial(remove_index, settings=settings))
+    try:
+        for bank in bank_folders(folder / BANKS):
+            checkup = Checkup(bank, ways, repair=repair)
+            checkup.run()
+            yield checkup
+    finally:
+        cutting.close()
 
 
-async def _open_index(bank_id: BankId, folder: Path, dimension: int) -> VectorIndex:
+class _Cutting:
+    """Cuts texts as the embedder in use has it, which is made at the first text."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._embedder: Embedder | None = None
+
+    def __call__(self, text: str) -> Sequence[Cut]:
+        self._embedder = self._embedder or make_embedder(self._settings)
+        return cuts_of(text, self._embedder)
+
+    def close(self) -> None:
+        if self._embedder is not None:
+            asyncio.run(self._embedder.aclose())
+
+
+def _keys_in(folder: Path, bank_id: BankId, dimension: int) -> Keys:
+    from hindsight.index.chroma import keys_in
+
+    return asyncio.run(keys_in(folder, bank_id, dimension))
+
+
+async def _open_embedded(bank_id: BankId, folder: Path, ledger: Ledger, dimension: int) -> VectorIndex:
+    tie = await anyio.to_thread.run_sync(ledger.tie)
+    if tie and tie.eras:
+        # From here on a collection on a server is out of date.
+        await anyio.to_thread.run_sync(ledger.retie, Tie(tie.uid))
     # Chroma takes a second to import, so it is left to the first index that is opened.
     chroma = await anyio.to_thread.run_sync(importlib.import_module, "hindsight.index.chroma")
     return cast(VectorIndex, await chroma.open_chroma(folder / INDEX, bank_id, dimension))
+
+
+def remove_index(folder: Path, settings: Settings) -> None:
+    """Remove a bank's index, in its folder and on the Chroma server in use. Nobody may have the bank open. Blocking.
+
+    Raises IndexUnavailable.
+    """
+    asyncio.run(_remove_collection(folder, settings))
+    _remove_indexes(folder)
+
+
+async def _remove_collection(folder: Path, settings: Settings) -> None:
+    async with _collections(settings) as collections:
+        if collections and (name := await anyio.to_thread.run_sync(collections.name, folder)):
+            await collections.drop(name)
+
+
+def _remove_indexes(folder: Path) -> None:
+    for index in folder.glob(f"{INDEX}*"):
+        shutil.rmtree(index)

@@ -32,11 +32,15 @@ class VectorIndex(Protocol):
 
     `rebuilt` says that it was empty when it was opened, whatever was upserted before: all of it must be upserted
     again. An index that is closed without having been filled says so again.
-    A call that is cancelled still finishes its current step before it ends.
+    `stale` says that a call has failed in such a way that nobody knows any more what it holds: close it, and open it
+    anew. A write that is cancelled may still take effect.
     """
 
     @property
     def rebuilt(self) -> bool: ...
+
+    @property
+    def stale(self) -> bool: ...
 
     async def upsert(self, keys: Keys, vectors: Vectors) -> None:
         """Hold `vectors`, float32 [n, dimension], unit rows, under `keys`, int64 [n], no key twice; any n.
@@ -63,5 +67,5 @@ class VectorIndex(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of memory, threads and descriptors. Waits for the call under way; a second time does nothing."""
+        """Let go of memory, threads and descriptors. Waits for calls under way that use them; twice does no harm."""
         ...

@@ -1,7 +1,7 @@
-"""The vector index on Chroma: embedded, one folder per bank, or on a Chroma server, one collection per bank.
+"""The vector index on an embedded Chroma: one folder per bank.
 
 Chroma holds the GIL while it writes, so a write goes in chunks small enough that the event loop never waits long; and
-whatever rewrites an embedded index's files must seal them (`segments`), so nothing but this module may write to one.
+whatever rewrites an index's files must seal them (`segments`), so nothing but this module may write to one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import anyio
 import anyio.to_thread
 import chromadb
-import httpx
 import numpy as np
 import numpy.typing as npt
 from chromadb.api.client import Client
@@ -38,21 +37,20 @@ CHUNK = 50  # records a write: 25 stalls the loop as long and is a third slower,
 PAGE = 10_000  # ids a read: from 32,767 on SQLite has too few variables
 MIN_FREE = 32 * 1024 * 1024  # bytes: an upsert on a full disk does not return for minutes
 SEARCH_EF = 400
-SERVER_TIMEOUT = 20.0  # seconds, for each step of a request
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 class ChromaIndex:
-    """One bank's collection, one call at a time. Get one from `open_chroma` or a ChromaServer.
+    """One bank's collection, one call at a time. Get one from `open_chroma`.
 
-    `client` holds what `aclose` lets go of; `folder` is that of an embedded index.
+    `client` holds what `aclose` lets go of. What it holds stays known whatever fails, so it is never stale.
     """
 
-    def __init__(
-        self, client: ExitStack, collection: chromadb.Collection, *, rebuilt: bool, folder: Path | None = None
-    ) -> None:
+    stale = False
+
+    def __init__(self, client: ExitStack, collection: chromadb.Collection, folder: Path, *, rebuilt: bool) -> None:
         self.rebuilt = rebuilt
         self._client = client
         self._collection = collection
@@ -61,13 +59,13 @@ class ChromaIndex:
         self._closed = False
 
     async def upsert(self, keys: Keys, vectors: Vectors) -> None:
-        """As VectorIndex says; embedded, refuses while less than MIN_FREE bytes are free."""
+        """As VectorIndex says; refuses while less than MIN_FREE bytes are free."""
         for start in range(0, len(keys), CHUNK):
             part = slice(start, start + CHUNK)
             await self._call(partial(self._upsert, _ids(keys[part]), vectors[part]))
 
     async def delete(self, keys: Keys) -> None:
-        """As VectorIndex says; embedded, refuses while less than MIN_FREE bytes are free."""
+        """As VectorIndex says; refuses while less than MIN_FREE bytes are free."""
         for start in range(0, len(keys), CHUNK):
             await self._call(partial(self._delete, _ids(keys[start : start + CHUNK])))
 
@@ -102,18 +100,14 @@ class ChromaIndex:
         return work()
 
     def _upsert(self, ids: list[str], vectors: Vectors) -> None:
-        self._check_space()
+        _check_space(self._folder)
         with _sealing(self._folder):
             self._collection.upsert(ids=ids, embeddings=vectors)
 
     def _delete(self, ids: list[str]) -> None:
-        self._check_space()
+        _check_space(self._folder)
         with _sealing(self._folder):
             self._collection.delete(ids=ids)
-
-    def _check_space(self) -> None:
-        if self._folder:
-            _check_space(self._folder)
 
     def _nearest(self, vector: npt.NDArray[np.float32], count: int) -> Nearest:
         found = self._collection.query(query_embeddings=vector[np.newaxis], n_results=count, include=["distances"])
@@ -138,38 +132,27 @@ async def open_chroma(folder: Path, bank: BankId, dimension: int) -> ChromaIndex
         return await anyio.to_thread.run_sync(_open_or_replace, folder, bank, dimension)
 
 
-class ChromaServer:
-    """A Chroma server, whose connections all banks share. Get one from `connect_chroma`."""
+async def keys_in(folder: Path, bank: BankId, dimension: int) -> Keys:
+    """The keys that the embedded index under `folder` holds; one that can't be used is left as it is.
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def open(self, bank: BankId, dimension: int) -> ChromaIndex:
-        """Use the collection of `bank`, or make it; one of another dimension is replaced. Raises IndexUnavailable."""
-        with _Adapting():
-            return await anyio.to_thread.run_sync(_open_on_server, self._client, bank, dimension)
-
-    async def aclose(self) -> None:
-        """Close the connections, once no index is used any more."""
-        for session in _sessions(self._client):
-            session.close()
-        self._client.close()
-
-
-async def connect_chroma(url: str) -> ChromaServer:
-    """Connect to the Chroma server at `url`, of http or https. Raises IndexUnavailable."""
+    Call it only when no segment is torn. Raises IndexUnavailable, also when it is another bank's or dimension's.
+    """
     with _Adapting():
-        return ChromaServer(await anyio.to_thread.run_sync(_connect, url))
+        index = await anyio.to_thread.run_sync(_open_as_it_is, folder, bank, dimension)
+    try:
+        return await index.keys()
+    finally:
+        await index.aclose()
 
 
 class _Adapting:
     """Turns what Chroma raises into IndexUnavailable.
 
-    Besides its own errors these are httpx's and SQLite's, ValueError for a server that is none, a plain Exception for
-    a status without a known error, and for a failed Rust assertion a BaseException that no `except` here could name.
+    Besides its own errors these are SQLite's, ValueError, a plain Exception where it knows no better, and for a failed
+    Rust assertion a BaseException that no `except` here could name.
     """
 
-    _errors = (ChromaError, httpx.HTTPError, httpx.InvalidURL, sqlite3.Error, OSError, ValueError)
+    _errors = (ChromaError, sqlite3.Error, OSError, ValueError)
 
     def __enter__(self) -> None:
         pass
@@ -183,7 +166,7 @@ class _Adapting:
 
 def _open_or_replace(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
     _raise_descriptor_limit()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # but not the bank's own: one that was removed stays so
     if not (folder / segments.DATABASE).exists():
         _check_space(folder)
     if torn := segments.torn_segments(folder):
@@ -206,39 +189,32 @@ def _replace(folder: Path, reason: str) -> None:
 
 def _open(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
     with ExitStack() as opened:
-        opened.callback(_forget, folder)
-        client = cast(Client, chromadb.PersistentClient(folder, _settings()))
-        opened.callback(client.close)
+        client = _client(folder, opened)
         collection, is_new = _collection(client, bank, dimension)
         if is_new:
             _use_wal(folder / segments.DATABASE)
-        with _sealing(folder):
-            held = collection.count()  # loads the segment: what cannot be loaded shows here
-        return ChromaIndex(opened.pop_all(), collection, rebuilt=held == 0, folder=folder)
+        return _loaded(folder, collection, opened)
 
 
-def _connect(url: str) -> Client:
-    # Chroma asks httpx for no timeout at all and has no setting for it; a server that hangs would hold our threads for
-    # ever. Making the client already sends requests, so the server has to answer ours first.
-    httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=SERVER_TIMEOUT).raise_for_status()
-    client = cast(Client, chromadb.HttpClient(url, ssl=url.startswith("https"), settings=_settings()))
-    for session in _sessions(client):
-        session.timeout = httpx.Timeout(SERVER_TIMEOUT)
+def _open_as_it_is(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
+    with ExitStack() as opened:
+        collection = _client(folder, opened).get_collection(bank.folder, embedding_function=None)
+        if (collection.metadata or {}).get("dimension") != dimension:
+            raise IndexUnavailable("the vector index was made for another dimension")
+        return _loaded(folder, collection, opened)
+
+
+def _client(folder: Path, opened: ExitStack) -> Client:
+    opened.callback(_forget, folder)
+    client = cast(Client, chromadb.PersistentClient(folder, _settings()))
+    opened.callback(client.close)
     return client
 
 
-def _sessions(client: Client) -> list[httpx.Client]:
-    # Chroma gives no way to reach them, and leaves them open when the client is closed.
-    return [cast(Any, part)._server._session for part in (client, client._admin_client)]
-
-
-def _open_on_server(client: Client, bank: BankId, dimension: int) -> ChromaIndex:
-    try:
-        collection, _ = _collection(client, bank, dimension)
-    except _OtherDimension:
-        client.delete_collection(bank.folder)
-        collection, _ = _collection(client, bank, dimension)
-    return ChromaIndex(ExitStack(), collection, rebuilt=collection.count() == 0)
+def _loaded(folder: Path, collection: chromadb.Collection, opened: ExitStack) -> ChromaIndex:
+    with _sealing(folder):
+        held = collection.count()  # loads the segment: what cannot be loaded shows here
+    return ChromaIndex(opened.pop_all(), collection, folder, rebuilt=held == 0)
 
 
 def _settings() -> Settings:
@@ -278,11 +254,8 @@ def _use_wal(database: Path) -> None:
 
 
 @contextlib.contextmanager
-def _sealing(folder: Path | None) -> Iterator[None]:
+def _sealing(folder: Path) -> Iterator[None]:
     """Seal the files if they change within; not when that fails, since nobody knows what they are then."""
-    if folder is None:
-        yield
-        return
     before = segments.stamp(folder)
     yield
     if segments.stamp(folder) != before and not segments.seal(folder):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import UTC
 from pathlib import Path
 from typing import cast
 
@@ -13,14 +15,26 @@ import pytest
 
 from hindsight.bank import Bank, Parts
 from hindsight.banks import LEDGER, Banks
+from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.ledger import Glance
 from hindsight.record import BankId
 from hindsight.store import Store
+from hindsight.telemetry import Lag, Sights
+from tests.serving import until
 
 pytestmark = pytest.mark.anyio
 
 BOUND = 10.0
 PARTS = cast(Parts, None)  # what banks work with plays no part here
+
+
+LAG = Lag(0, unembedded=3, unindexed=2, seconds=0.5, waits=False)
+
+
+class _Queue:
+    """An embedder with four texts and a query before it."""
+
+    waiting = (4, 1)
 
 
 @dataclass(eq=False)
@@ -49,6 +63,8 @@ class Door:
 class _NoStore:
     door: Door
     bank_id: BankId
+    lag: Lag = LAG
+    frozen: bool = False
 
     async def aclose(self) -> None:
         self.door.closing.set()
@@ -107,11 +123,59 @@ async def test_twenty_banks_in_use_at_once_with_room_for_one_are_each_open_once(
             async with anyio.create_task_group() as tasks:
                 for bank_id in [*ids, *ids]:
                     tasks.start_soon(use, banks, bank_id)
+        await until(lambda: len(door.open_now) <= 1)  # the last ones are still being closed
 
-            assert len(door.open_now) <= 1
     assert door.most_of_one == 1
     await banks.aclose()
     assert door.open_now == []
+
+
+async def test_a_bank_opens_only_once_there_is_room_for_it(banks: Banks, door: Door, ids: list[BankId]) -> None:
+    await use(banks, ids[0])
+    door.may_close.clear()
+    second = asyncio.create_task(use(banks, ids[1]))
+    with anyio.fail_after(BOUND):
+        await door.closing.wait()
+        opened_meanwhile = list(door.opened)
+        door.may_close.set()
+        await second
+
+    assert opened_meanwhile == [ids[0]]
+    assert door.opened == [ids[0], ids[1]]
+    await banks.aclose()
+
+
+async def test_no_more_banks_are_closed_than_have_to_be(door: Door, tmp_path: Path, ids: list[BankId]) -> None:
+    banks = Banks(tmp_path, PARTS, door.open, 2, no_look)
+    door.may_close.clear()
+    with anyio.fail_after(BOUND):
+        async with banks.lease(ids[0]), AsyncExitStack() as later:
+            async with banks.lease(ids[1]):
+                await later.enter_async_context(banks.lease(ids[2]))
+            await door.closing.wait()
+        door.may_close.set()
+        await until(lambda: len(door.open_now) <= 2)
+
+    assert door.open_now == [ids[0], ids[2]]
+    await banks.aclose()
+
+
+async def test_a_call_on_an_open_bank_does_not_wait_for_the_room_that_another_one_needs(
+    door: Door, tmp_path: Path, ids: list[BankId]
+) -> None:
+    banks = Banks(tmp_path, PARTS, door.open, 2, no_look)
+    await use(banks, ids[0])
+    await use(banks, ids[1])
+    door.may_close.clear()
+    third = asyncio.create_task(use(banks, ids[2]))
+    with anyio.fail_after(BOUND):
+        await door.closing.wait()
+        await use(banks, ids[1])
+        door.may_close.set()
+        await third
+
+    assert door.opened == ids[:3]
+    await banks.aclose()
 
 
 async def test_callers_of_one_bank_share_it(banks: Banks, ids: list[BankId]) -> None:
@@ -219,6 +283,34 @@ async def test_unknown_banks_are_looked_at_without_opening_anything(banks: Banks
 
     assert door.opened == []
     assert entries(tmp_path) == before
+
+
+async def test_only_open_banks_are_asked_what_they_have_still_to_do(
+    door: Door, tmp_path: Path, ids: list[BankId]
+) -> None:
+    parts = Parts(cast(BatchingEmbedder, _Queue()), UTC)
+    banks = Banks(tmp_path, parts, door.open, 2, no_look)
+    before = banks.sights()
+    for bank_id in ids[:3]:
+        await use(banks, bank_id)
+
+    assert before == Sights((), texts=4, queries=1)
+    assert banks.sights() == Sights((LAG, LAG), texts=4, queries=1)
+    assert door.opened == ids[:3]
+    await banks.aclose()
+
+
+def test_banks_are_writable_where_their_folder_is_or_can_be_made(tmp_path: Path, door: Door) -> None:
+    folder = tmp_path / "data" / "banks"
+    banks = Banks(folder, PARTS, door.open, 1, no_look)
+
+    without_any = banks.writable
+    folder.parent.mkdir()
+    to_be_made = banks.writable
+    folder.mkdir()
+    made = banks.writable
+
+    assert (without_any, to_be_made, made) == (False, True, True)
 
 
 def entries(folder: Path) -> list[Path]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
-import sysconfig
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import anyio
@@ -17,9 +15,12 @@ import pytest
 
 from hindsight.embedding import Vectors
 from hindsight.errors import IndexUnavailable
-from hindsight.index import Keys, VectorIndex, chroma
-from hindsight.index.chroma import connect_chroma, open_chroma
+from hindsight.index import Keys, VectorIndex, chroma, server
+from hindsight.index.chroma import open_chroma
+from hindsight.index.server import ChromaServer
+from hindsight.ledger.sqlite import SqliteLedger, open_sqlite
 from hindsight.record import BankId
+from tests.chroma import chroma_server, free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -40,39 +41,27 @@ def numbers(*keys: int) -> Keys:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    program = Path(sysconfig.get_path("scripts")) / "chroma"
-    command = [str(program), "run", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--path", str(tmp_path_factory.mktemp("server"))]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_until_it_listens(process, port)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
-
-
-def wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)
-            break
-    pytest.fail("the Chroma server did not start")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with chroma_server(tmp_path_factory.mktemp("server")) as running:
+        yield running.url
 
 
 @pytest.fixture(params=["embedded", "server"])
 async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
     if request.param == "embedded":
-        yield lambda bank, dimension: open_chroma(tmp_path / bank.folder / "index", bank, dimension)
+        yield lambda bank, dimension: open_chroma(tmp_path / bank.folder, bank, dimension)
         return
-    connected = await connect_chroma(request.getfixturevalue("server"))
-    # The server outlives the test: banks of the test's own keep them apart.
-    yield lambda bank, dimension: connected.open(BankId.parse(f"{tmp_path.name} {bank.text}"), dimension)
+    connected = ChromaServer(request.getfixturevalue("url"))
+    ledgers = dict[BankId, SqliteLedger]()
+
+    async def open_on_server(bank: BankId, dimension: int) -> VectorIndex:
+        if bank not in ledgers:
+            ledgers[bank] = open_sqlite(tmp_path / bank.folder / "ledger.db", bank.text)
+        return await connected.open(bank, dimension, ledgers[bank])
+
+    yield open_on_server
+    for ledger in ledgers.values():
+        ledger.close()
     await connected.aclose()
 
 
@@ -163,6 +152,7 @@ async def test_all_keys_come_when_there_are_more_than_a_page(
     index: VectorIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chroma, "PAGE", 40)
+    monkeypatch.setattr(server, "PAGE", 40)
     await index.upsert(np.arange(80, dtype=np.int64), unit_rows(80))
 
     assert (await index.keys()).tolist() == list(range(80))
@@ -278,33 +268,39 @@ async def test_reads_get_their_turn_while_much_is_written(index: VectorIndex) ->
     assert len(set(seen)) > 5
 
 
-async def test_a_server_that_is_gone_is_unavailable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+async def open_at(url: str, folder: Path) -> VectorIndex:
+    """The index of BANK at a server that may be none."""
+    async with aclosing(ChromaServer(url)) as connected:
+        with contextlib.closing(open_sqlite(folder / "ledger.db", BANK.text)) as ledger:
+            return await connected.open(BANK, DIMENSION, ledger)
 
+
+async def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(IndexUnavailable):
-        await connect_chroma(f"http://127.0.0.1:{port}")
+        await open_at(f"http://127.0.0.1:{free_port()}", tmp_path)
 
 
-async def test_a_server_that_never_answers_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chroma, "SERVER_TIMEOUT", 0.2)
+async def test_a_server_that_never_answers_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "KNOCK", 0.2)
 
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(IndexUnavailable):
-        await connect_chroma(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        await open_at(f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
 
 
-async def test_a_server_that_is_no_chroma_is_unavailable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b"[]", b'{"id": 1, "metadata": 2}'])
+async def test_a_server_that_is_no_chroma_is_unavailable(tmp_path: Path, body: bytes) -> None:
     async def other(stream: anyio.abc.SocketStream) -> None:
         async with stream:
             await stream.receive()
-            await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            await stream.send(head.encode() + body)
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, other)
         with pytest.raises(IndexUnavailable):
-            await connect_chroma(f"http://127.0.0.1:{port}")
+            await open_at(f"http://127.0.0.1:{port}", tmp_path)
         tasks.cancel_scope.cancel()
 
 

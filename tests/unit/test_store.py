@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import weakref
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -15,15 +18,17 @@ import pytest
 
 from hindsight.bank import Bank, Narrowing, Parts, Query
 from hindsight.drafts import Draft
-from hindsight.embedding import Vectors
+from hindsight.embedding import Parted, Vectors
 from hindsight.embedding.batching import BatchingEmbedder
-from hindsight.errors import EmbedderUnavailable, MemoryNotFound
+from hindsight.errors import EmbedderUnavailable, IndexUnavailable, MemoryNotFound
 from hindsight.index import Keys, Nearest, VectorIndex
 from hindsight.ledger.sqlite import SqliteLedger, open_sqlite
 from hindsight.quota import Quota
 from hindsight.retrieval.terms import VERSION
 from hindsight.retrieval.words import BLOCK, Block, WordIndex
 from hindsight.store import Store, open_store
+from hindsight.telemetry import NO_LAG, Lag
+from tests.serving import until
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +66,10 @@ class Shelf:
     """An index that is a dict; opening it waits for `may_open`. It outlives the stores that open it."""
 
     held: dict[int, Vectors] = field(default_factory=dict)
+    down: bool = False
     opened: int = 0
+    counted: int = 0
+    listed: int = 0
     opening: asyncio.Event = field(default_factory=asyncio.Event)
     may_open: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -69,9 +77,15 @@ class Shelf:
     def rebuilt(self) -> bool:
         return not self.held
 
+    @property
+    def stale(self) -> bool:
+        return False
+
     async def open(self, dimension: int) -> VectorIndex:
         self.opening.set()
         await self.may_open.wait()
+        if self.down:
+            raise IndexUnavailable("the index is down")
         self.opened += 1
         return self
 
@@ -89,9 +103,11 @@ class Shelf:
         return Nearest(keys[best], cosines[best])
 
     async def keys(self) -> Keys:
+        self.listed += 1
         return np.array(sorted(self.held), np.int64)
 
     async def count(self) -> int:
+        self.counted += 1
         return len(self.held)
 
     async def aclose(self) -> None:
@@ -116,13 +132,6 @@ class House:
     async def settled(self) -> None:
         """Return once the index has followed."""
         await until(lambda: not len(self.ledger.gone(1)) and not len(self.ledger.unindexed(1)[0]))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something that nobody announces has come about."""
-    with anyio.fail_after(BOUND):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await anyio.sleep(0.01)
 
 
 async def opened(folder: Path, embedder: Hashing, shelf: Shelf) -> House:
@@ -158,6 +167,24 @@ async def test_the_index_follows_what_is_retained_and_forgotten(house: House) ->
     await house.settled()
 
     assert (full, len(house.shelf.held)) == (3, 2)
+
+
+async def test_a_bank_tells_what_it_has_still_to_do_until_it_is_done(tmp_path: Path) -> None:
+    shelf = Shelf()
+    house = await opened(tmp_path, Hashing(), shelf)
+    await house.retain("one fact", "two facts")
+    house.embedder.down = True
+    await house.retain("three facts")
+    with anyio.fail_after(BOUND):
+        await shelf.opening.wait()
+    before = house.bank.lag
+    house.embedder.down = False
+    shelf.may_open.set()
+    await until(lambda: house.bank.lag == NO_LAG)
+
+    assert dataclasses.replace(before, seconds=0) == Lag(0, unembedded=1, unindexed=2, seconds=0, waits=True)
+    assert 0 < before.seconds < BOUND
+    await house.bank.aclose()
 
 
 async def test_what_is_forgotten_while_the_index_opens_is_not_in_it_in_the_end(tmp_path: Path) -> None:
@@ -227,6 +254,76 @@ async def test_a_store_that_is_closed_while_its_index_opens_waits_for_it(tmp_pat
     await again.bank.aclose()
 
 
+async def test_a_store_that_is_closed_lets_go_of_its_memory_at_once(house: House) -> None:
+    await house.retain("Alice keeps bees.")
+    parts = [weakref.ref(part) for part in (house.store.roster, house.store.held, house.store.sketch)]
+
+    await house.bank.aclose()
+
+    assert [part() for part in parts] == [None, None, None]
+
+
+@pytest.mark.parametrize("verify", [60.0, 0.0], ids=["reopened", "in use"])
+async def test_what_an_index_lost_comes_back_and_what_is_foreign_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: float
+) -> None:
+    monkeypatch.setattr("hindsight.store.FEW", 10)  # else so few are scored without the index
+    monkeypatch.setattr("hindsight.store.HELD", 5)
+    monkeypatch.setattr("hindsight.store._VERIFY", verify)
+    contents = [f"fact number {number}" for number in range(40)]
+    shelf = Shelf()
+    shelf.may_open.set()
+    house = await opened(tmp_path, Hashing(), shelf)
+    await house.retain(*contents)
+    await house.settled()
+    if verify:
+        await house.bank.aclose()
+    for key in (3, 4, 5, 40):
+        shelf.held[1_000] = shelf.held.pop(key)
+    if verify:
+        house = await opened(tmp_path, Hashing(), shelf)
+
+    await texts(house.bank, contents[0], 1)
+    await until(lambda: sorted(shelf.held) == list(range(1, 41)))
+
+    assert [await texts(house.bank, content, 1) for content in contents] == [[content] for content in contents]
+    await house.bank.aclose()
+
+
+async def test_an_index_that_holds_what_it_should_is_only_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindsight.store.HELD", 5)
+    shelf = Shelf()
+    shelf.may_open.set()
+    house = await opened(tmp_path, Hashing(), shelf)
+    await house.retain(*(f"fact number {number}" for number in range(40)))
+    await house.settled()
+    await house.bank.aclose()
+    house = await opened(tmp_path, Hashing(), shelf)
+    await until(lambda: shelf.opened == 2)
+    await house.bank.aclose()
+
+    assert (shelf.counted, shelf.listed) == (1, 0)
+
+
+async def test_an_index_that_is_down_holds_up_neither_late_vectors_nor_the_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindsight.store.HELD", 5)
+    shelf = Shelf(down=True)
+    shelf.may_open.set()
+    house = await opened(tmp_path, Hashing(), shelf)
+    await house.retain(*(f"fact number {number}" for number in range(BLOCK + 10)))
+    house.embedder.down = True
+    await house.retain("a late fact")
+    house.embedder.down = False
+    await until(lambda: not house.store.late and bool(house.ledger.word_blocks(VERSION)))
+
+    assert "warnings" not in await house.bank.recall(Query(text="fact number 7"))
+    await house.bank.aclose()
+
+
 async def test_a_vector_leaves_the_index_also_while_the_embedder_is_down(house: House) -> None:
     gone, _ = await house.retain("the canary sings", "the cat sleeps")
     await house.settled()
@@ -248,6 +345,47 @@ async def test_late_vectors_come_when_the_embedder_is_back(house: House) -> None
     assert answer["warnings"] != []
     assert [result["text"] for result in found["results"]] == ["a late fact"]
     assert "warnings" not in await house.bank.recall(Query(text="late"))
+
+
+@dataclass(eq=False)
+class Bees(Hashing):
+    """An embedder whose vectors tell how much of a text is about bees."""
+
+    dimension: int = 2
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        if self.down:
+            raise EmbedderUnavailable("the embedder is down")
+        words = [text.lower().replace(".", "").split() for text in texts]
+        shares = [sum(word in ("bees", "hive", "wax") for word in each) / len(each) for each in words]
+        return np.array([(share, (1 - share**2) ** 0.5) for share in shares], np.float32)
+
+
+class BeesInParts(Bees):
+    """The same, which knows parts."""
+
+    async def embed_parts(self, texts: Sequence[Parted]) -> list[Vectors]:
+        return [await self.embed([each.text, *_parts(each)]) for each in texts]
+
+
+def _parts(parted: Parted) -> list[str]:
+    return [parted.text[start:stop] for start, stop in pairwise((0, *parted.stops))]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("embedder", [Bees(), BeesInParts()], ids=["whole texts", "parts"])
+async def test_a_fact_beside_others_is_found_by_its_sentence(tmp_path: Path, embedder: Bees, late: bool) -> None:
+    vague, fact = "A hive stood there.", "We had lunch out in the sun. Bees swarm. Then we all went home by train."
+    shelf = Shelf()
+    shelf.may_open.set()
+    house = await opened(tmp_path, embedder, shelf)
+    embedder.down = late
+    await house.retain(vague, fact)
+    embedder.down = False
+    await until(lambda: not house.store.late)
+
+    assert await texts(house.bank, "wax") == ([fact, vague] if isinstance(embedder, BeesInParts) else [vague, fact])
+    await house.bank.aclose()
 
 
 async def test_words_of_what_was_forgotten_are_in_no_block_that_is_kept(house: House) -> None:
