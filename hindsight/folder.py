@@ -8,6 +8,9 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
+
+from hindsight.settings import unusable
 
 LOCK = "lock"
 BANKS = "banks"
@@ -19,13 +22,12 @@ class FolderHeld(Exception):
 
 @contextlib.contextmanager
 def held_folder(folder: Path, purpose: str) -> Iterator[Path]:
-    """Hold the folder, made when it is missing, and yield its resolved path. Raises FolderHeld, OSError.
+    """Hold the folder, made when it is missing, and yield its resolved path. Raises FolderHeld, SettingsError.
 
     The operating system drops the hold with the process, so a kill -9 leaves nothing to clean up.
     """
     folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "a+", encoding="utf-8") as lock:
+    with _lock_in(folder) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -36,3 +38,11 @@ def held_folder(folder: Path, purpose: str) -> Iterator[Path]:
         lock.write(f"{purpose}, process {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()
         yield folder
+
+
+def _lock_in(folder: Path) -> TextIO:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return open(folder / LOCK, "a+", encoding="utf-8")
+    except OSError as error:
+        raise unusable(folder, error) from error

@@ -28,6 +28,11 @@ class Joiner(Generic[ItemT, ResultT]):
         self._waiting: deque[tuple[ItemT, asyncio.Future[ResultT]]] = deque()
         self._runner: asyncio.Task[None] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """How many items wait for the run after the one under way."""
+        return len(self._waiting)
+
     async def __call__(self, item: ItemT) -> ResultT:
         """The result of `item`."""
         future: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()

@@ -29,7 +29,7 @@ import anyio.to_thread
 
 from hindsight.caller import ANYONE, Caller
 from hindsight.errors import InvalidArgument
-from hindsight.settings import Settings, SettingsError, variable
+from hindsight.settings import Settings, SettingsError, unusable, variable
 
 KEYS = "keys.json"
 PREFIX = "hs_"
@@ -232,6 +232,8 @@ def open_keyring(settings: Settings) -> Keyring:
         return Keyring(KeyFile(settings.data_dir), _fixed_keys(settings.api_keys.get_secret_value()))
     except KeysUnreadable as error:
         raise SettingsError(f"{error}; restore it, or remove it and make the keys anew") from error
+    except OSError as error:
+        raise unusable(settings.data_dir, error) from error
 
 
 def _fixed_keys(text: str) -> list[Key]:

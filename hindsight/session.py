@@ -11,7 +11,6 @@ import asyncio
 import importlib.metadata
 import logging
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ from hindsight.errors import DeadlineExceeded, Forbidden, HindsightError, Intern
 from hindsight.messages import Message, RequestId, encode, failure, response
 from hindsight.record import BankId, JsonObject
 from hindsight.settings import Settings
-from hindsight.telemetry import NOBODY, SUCCESS, Finished, Observer, begin_call, current_call, ids_in
+from hindsight.telemetry import NOBODY, SUCCESS, Finished, Observer, begin_call, current_call, ids_in, where
 from hindsight.tools import AnyTool
 
 Lease = Callable[[BankId], AbstractAsyncContextManager[Bank]]
@@ -207,12 +206,12 @@ class MemoryServer:
             connection.initialized.set()
         return connection
 
-    def admit(self, calls_in_session: int) -> None:
-        """Count a call in. Raises TooBusy when there are too many in the session or in all."""
+    def admit(self, in_flight: int, *, whose: str = "session") -> None:
+        """Count a call in. Raises TooBusy when there are too many in the session, or of the key, or in all."""
         if self._draining:
             raise TooBusy("the server is shutting down")
-        if calls_in_session >= self._session_calls:
-            raise TooBusy(f"this session has {self._session_calls} calls in flight, which is the most it may have")
+        if in_flight >= self._session_calls:
+            raise TooBusy(f"this {whose} has {self._session_calls} calls in flight, which is the most it may have")
         if self.running >= self._total_calls:
             raise TooBusy("the server has as many calls in flight as it takes")
         self.running += 1
@@ -362,7 +361,7 @@ class Session:
         except HindsightError as error:
             return failed(error)
         except Exception as error:
-            _log.error("a call broke: bank=%s session=%s\n%s", self.bank_id.text, self.name, _where(error))
+            _log.error("a call broke: bank=%s session=%s\n%s", self.bank_id.text, self.name, where(error))
             return failed(Internal(f"internal error; the log has it under {current_call()}"))
 
     def _failed(self, name: str, started: float, error: HindsightError) -> JsonObject:
@@ -468,15 +467,6 @@ def _result(structured: Mapping[str, Any], *, text: str | None = None, is_error:
         encoded = encode(structured)
         text = encoded.decode() if len(encoded) <= MOST_TWICE else "The answer is in structuredContent."
     return {"content": [{"type": "text", "text": text}], "structuredContent": structured, "isError": is_error}
-
-
-def _where(error: BaseException | None) -> str:
-    """Types and stacks of an error and its causes, without their messages: those may quote what a client sent."""
-    parts = []
-    while error is not None:
-        parts.append("".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__)
-        error = error.__cause__ or error.__context__
-    return "\ncaused by\n".join(parts)
 
 
 class _Context:

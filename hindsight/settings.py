@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 PREFIX = "HINDSIGHT_"
 CLIENT_KEY = PREFIX + "KEY"  # not a setting: the key that the command line shows to a server
 KIB, MIB = 1024, 1024 * 1024
+_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(?:/[A-Za-z0-9._~@:+-]+)*/?")
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~@:+-]+)+")
 
 
 class SettingsError(ValueError):
@@ -55,11 +58,16 @@ class Settings(BaseSettings):
     openai_timeout: float = Field(
         15.0, gt=0, le=600, description="longest wait for the service, repeated requests included, in seconds"
     )
+    chroma_url: str = Field(
+        "", description="URL of a Chroma server that holds the vector indexes; empty: the data folder"
+    )
     open_banks: int = Field(64, ge=1, le=10_000, description="banks kept open; the least recently used are closed")
     max_body: int = Field(4 * MIB, ge=KIB, le=1024 * MIB, description="largest request body, in bytes")
     max_sessions: int = Field(2_000, ge=1, le=100_000, description="sessions open at once")
-    session_calls: int = Field(32, ge=1, le=10_000, description="calls in flight in one session")
-    total_calls: int = Field(256, ge=1, le=100_000, description="calls in flight in all")
+    session_calls: int = Field(
+        32, ge=1, le=10_000, description="calls in flight in one session, and of one key beside MCP"
+    )
+    total_calls: int = Field(256, ge=1, le=100_000, description="calls in flight in all, a load or an export being one")
     call_deadline: float = Field(30.0, gt=0, le=3600, description="longest that a call may take, in seconds")
     send_timeout: float = Field(
         30.0, gt=0, le=3600, description="time after which a client that does not read is dropped, in seconds"
@@ -91,6 +99,28 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field("text", description="form of the log lines: text or json")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe lines logged")
 
+    @field_validator("root_path")
+    @classmethod
+    def _path_is_a_prefix(cls, path: str) -> str:
+        if path and not is_prefix(path):
+            raise ValueError("a path such as /team-a, with a slash before each of its parts and none at its end")
+        return path
+
+    @field_validator("data_dir", "model_dir", "audit_file", mode="before")
+    @classmethod
+    def _path_is_not_blank(cls, path: object) -> object:
+        if isinstance(path, str) and not path.strip():
+            raise ValueError("a path, which can't be empty")
+        return path
+
+    @field_validator("chroma_url")
+    @classmethod
+    def _url_leads_somewhere(cls, url: str) -> str:
+        found = _URL.fullmatch(url)
+        if url and not (found and 0 < int(found[1] or 80) <= 65_535):
+            raise ValueError("a URL such as http://chroma:8000")
+        return url
+
     @field_validator("timezone")
     @classmethod
     def _zone_exists(cls, name: str) -> str:
@@ -114,6 +144,11 @@ class Settings(BaseSettings):
             return self.host == "localhost"
 
 
+def is_prefix(path: str) -> bool:
+    """Whether a path can stand before ours in a URL. '//host' can't: it would announce another server's URL."""
+    return bool(_PREFIX.fullmatch(path)) and ".." not in path and len(path) <= 256
+
+
 def variable(name: str) -> str:
     """The environment variable of an option."""
     return PREFIX + name.upper()
@@ -125,6 +160,12 @@ def read_settings(**given: object) -> Settings:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # pydantic checks each
     except ValidationError as error:
         raise SettingsError("\n".join(_refused(**each) for each in error.errors())) from error
+
+
+def unusable(folder: Path, error: OSError) -> SettingsError:
+    """What to raise where the data folder can't be used."""
+    rule = "a folder that can be made, read and written"
+    return SettingsError(f"{variable('data_dir')}={str(folder)!r}: {rule}: {error.strerror}")
 
 
 def is_secret(name: str) -> bool:

@@ -11,6 +11,7 @@ import logging.handlers
 import os
 import secrets
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hindsight.settings import Settings
+from hindsight.settings import Settings, SettingsError, variable
 
 SUCCESS = "ok"
 AUDITS_KEPT = 10
@@ -46,6 +47,17 @@ def current_call() -> str:
     return _call.get()
 
 
+def where(error: BaseException | None) -> str:
+    """Types and stacks of an error and its causes, without their messages: those may quote what a client sent."""
+    parts = []
+    while error is not None:
+        parts.append("".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__)
+        if isinstance(error, BaseExceptionGroup):
+            parts += [f"one of these\n{where(each)}" for each in error.exceptions]
+        error = error.__cause__ or error.__context__
+    return "\ncaused by\n".join(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A call that is over: `outcome` is 'ok' or an error's code, `ids` are those of the memories that it dealt with."""
@@ -56,6 +68,33 @@ class Finished:
     outcome: str
     seconds: float
     ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a bank has still to do, by count: retains to commit, passages to embed, and to index.
+
+    `seconds` is for how long the index has not been up to date. `waits` says that passages wait for their vectors for
+    longer than a turn: the embedder was down, or the bank is being reindexed.
+    """
+
+    uncommitted: int
+    unembedded: int
+    unindexed: int
+    seconds: float
+    waits: bool
+
+
+NO_LAG = Lag(0, 0, 0, 0.0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sights:
+    """The open banks at one moment: what each has still to do; and how many texts and queries wait to be embedded."""
+
+    lags: tuple[Lag, ...]
+    texts: int
+    queries: int
 
 
 class Observer(Protocol):
@@ -129,10 +168,11 @@ class Meters:
         """Show a value as it is whenever the metrics are read; it must not block."""
         Gauge(f"hindsight_{name}", about, registry=self._registry).set_function(value)
 
-    def exposition(self, memories: Mapping[str, int]) -> bytes:
-        """Everything in Prometheus' text form, with the memories by bank."""
+    def exposition(self, memories: Mapping[str, int], ledgers: int, sights: Sights) -> bytes:
+        """Everything in Prometheus' text form, with the memories by bank and the bytes of their ledgers."""
         of_this_reader = CollectorRegistry()
         of_this_reader.register(_Memories(memories))
+        of_this_reader.register(_Sizes(ledgers, sights))
         return generate_latest(self._registry) + generate_latest(of_this_reader)
 
 
@@ -148,6 +188,39 @@ class _Memories(Collector):
         yield told
         yield GaugeMetricFamily("hindsight_other_banks", "Banks without a line of their own", len(self._others))
         yield GaugeMetricFamily("hindsight_other_memories", "Memories in those banks", sum(self._others))
+
+
+class _Sizes(Collector):
+    def __init__(self, ledgers: int, sights: Sights) -> None:
+        self._ledgers = ledgers
+        self._sights = sights
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        lags, gauge = self._sights.lags, _gauge
+        yield gauge("ledger_bytes", "Bytes on disk of the banks' ledgers", self._ledgers)
+        yield gauge("open_banks", "Banks that are open", len(lags))
+        yield gauge("texts_waiting", "Texts that wait for the embedder", self._sights.texts)
+        yield gauge("queries_waiting", "Queries that wait for the embedder", self._sights.queries)
+        yield gauge("retains_waiting", "Retains that wait for a commit", sum(lag.uncommitted for lag in lags))
+        yield gauge(
+            "unembedded_passages",
+            "Passages of acknowledged memories, in open banks, without a vector",
+            sum(lag.unembedded for lag in lags),
+        )
+        yield gauge(
+            "unindexed_passages",
+            "Passages with a vector, in open banks, that the index lacks",
+            sum(lag.unindexed for lag in lags),
+        )
+        yield gauge(
+            "index_lag_seconds",
+            "For how long the index of an open bank has not been up to date, of the one that is latest",
+            max((lag.seconds for lag in lags), default=0.0),
+        )
+
+
+def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"hindsight_{name}", about, value)
 
 
 class AuditFile:
@@ -179,6 +252,18 @@ class AuditFile:
         self._file.close()
 
 
+def open_audit(settings: Settings) -> AuditFile | None:
+    """The audit file that the settings name, if they do. Raises SettingsError."""
+    path = settings.audit_file
+    if path is None:
+        return None
+    try:
+        return AuditFile(path, settings.audit_bytes)
+    except OSError as error:
+        rule = "a file that can be written, in a folder that exists"
+        raise SettingsError(f"{variable('audit_file')}={str(path)!r}: {rule}: {error.strerror}") from error
+
+
 class _PrivateFile(logging.handlers.RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         return cast(TextIOWrapper, open(self.baseFilename, self.mode, encoding=self.encoding, opener=_private))
@@ -192,7 +277,14 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-class JsonLines(logging.Formatter):
+class _WithoutMessages(logging.Formatter):
+    """Shows an error as `where` does; uvicorn, too, logs errors that may quote what a client sent."""
+
+    def formatException(self, ei: logging._SysExcInfoType) -> str:
+        return where(ei[1])
+
+
+class JsonLines(_WithoutMessages):
     """One JSON object a line: time (UTC), level, logger, message, and during a call its id."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -207,7 +299,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class TextLines(logging.Formatter):
+class TextLines(_WithoutMessages):
     """The same for people."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from starlette.types import Send
 
-from hindsight.errors import HindsightError, Overloaded
+from hindsight.errors import HindsightError, Overloaded, Unauthorized
 from hindsight.messages import encode
+
+CHALLENGE = b'Bearer realm="hindsight"'  # of WWW-Authenticate, to one whose key is not good
 
 Header = tuple[bytes, bytes]
 
@@ -31,4 +33,6 @@ async def answer_error(
 
 
 def _companions(error: HindsightError) -> list[Header]:
+    if isinstance(error, Unauthorized):
+        return [(b"www-authenticate", CHALLENGE)]
     return [(b"retry-after", b"%d" % error.retry_after)] if isinstance(error, Overloaded) else []

@@ -6,19 +6,21 @@ every door. Nothing waits between the two and the opening of a session: a key re
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hindsight.caller import SCOPE_KEY, Caller, caller_of
 from hindsight.errors import Forbidden, Unauthorized
-from hindsight.http.answers import Header, answer, answer_error
+from hindsight.http.answers import CHALLENGE, Header, answer, answer_error
 from hindsight.http.paths import BANK_KEY, Route, raw_path
 from hindsight.keys import Keyring
 from hindsight.messages import encode
 
 _READING = frozenset({"GET", "HEAD"})
-_PLAIN = b'Bearer realm="hindsight"'
+_STILL_KEY = "hindsight.still"
+_NO_KEY = "a valid key is needed"
 
 ByToken = Callable[[str], Awaitable[Caller | None]]
 Challenge = Callable[[str], bytes]
@@ -40,19 +42,35 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not (self._keyring.closed or self._by_token):
+            scope[_STILL_KEY] = lambda: not self._keyring.closed
             await self._app(scope, receive, send)
             return
-        caller = await self._caller(scope["headers"])
+        caller = await self._caller(scope)
         if caller is not None:
             scope[SCOPE_KEY] = caller
         await (self._public if caller is None else self._app)(scope, receive, send)
 
-    async def _caller(self, headers: Iterable[Header]) -> Caller | None:
-        secret, bearer = _credentials(headers)
+    async def _caller(self, scope: Scope) -> Caller | None:
+        secret, bearer = _credentials(scope["headers"])
         if secret is None:
             return None
         caller = self._keyring.find(secret)
-        return await self._by_token(secret) if caller is None and bearer and self._by_token else caller
+        if caller is not None:
+            scope[_STILL_KEY] = lambda: self._keyring.find(secret) == caller
+        elif bearer and self._by_token:
+            return await self._by_token(secret)
+        return caller
+
+
+def require_still(scope: Mapping[str, Any]) -> None:
+    """Raises Unauthorized when the caller has lost its key since the request began.
+
+    To be asked once a body has arrived, which takes as long as its client likes. An access token is not asked about
+    again: nobody can take it back, and it was good when the request began.
+    """
+    still: Callable[[], bool] | None = scope.get(_STILL_KEY)
+    if still is not None and not still():
+        raise Unauthorized(_NO_KEY)
 
 
 class Refusal:
@@ -66,9 +84,9 @@ class Refusal:
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = Unauthorized("a valid key is needed")
+        error = Unauthorized(_NO_KEY)
         self._refused(error.code)
-        challenge = self._challenge(raw_path(scope)) if self._challenge else _PLAIN
+        challenge = self._challenge(raw_path(scope)) if self._challenge else CHALLENGE
         await answer(send, error.status, encode(error.as_json()), [(b"www-authenticate", challenge)])
 
 

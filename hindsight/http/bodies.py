@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from starlette.types import Message as Event
 from starlette.types import Receive, Scope
 
-from hindsight.errors import DeadlineExceeded, InvalidArgument
+from hindsight.errors import DeadlineExceeded, InvalidArgument, TooBusy
 from hindsight.messages import EDGE
+from hindsight.settings import Settings
 
 SKIPPED = 16  # an oversized body is read to its end, for its id, up to so many times the limit
 PACE = 64 * 1024  # bytes that have to come before the time limit starts anew
 CLOSE = [(b"connection", b"close")]  # goes with an answer to a body that was not read to its end
+_STOPS = "the server is shutting down"
 _JSON_TYPE = re.compile(rb"\s*application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
 
@@ -26,6 +28,10 @@ class NotJson(InvalidArgument):
 class TooSlow(DeadlineExceeded):
     status = 408
     next_action = "Send the whole body without a pause."
+
+
+class Stopped(TooBusy):
+    """The server stops before the body is whole."""
 
 
 class ClientGone(Exception):
@@ -41,20 +47,43 @@ class Oversized:
     whole: bool
 
 
-async def read_body(receive: Receive, most: int, seconds: float) -> bytes | Oversized:
-    """The whole body, or its edges when it has more than `most` bytes.
+class Bodies:
+    """Reads whole bodies, until the server stops: `end` breaks off those that still arrive."""
 
-    A body over the limit is never held in memory: what comes after the limit is dropped as it arrives. Raises
-    ClientGone, and TooSlow when fewer than PACE bytes come in so many seconds.
-    """
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            event = await receive()
-            if event["type"] == "http.request" and not event.get("more_body") and len(event["body"]) <= most:
-                return bytes(event["body"])
-            return await _read_parts(event, receive, most, limit, seconds)
-    except TimeoutError as error:
-        raise TooSlow(f"for {seconds:g} s hardly anything of the body came") from error
+    def __init__(self, settings: Settings) -> None:
+        self.most = settings.max_body
+        self._patience = settings.send_timeout
+        self._arriving: set[asyncio.Timeout] = set()
+        self._ended = False
+
+    async def read(self, receive: Receive) -> bytes | Oversized:
+        """The whole body, or its edges when it has more than `most` bytes.
+
+        A body over the limit is never held in memory: what comes after the limit is dropped as it arrives. Raises
+        ClientGone, TooSlow when fewer than PACE bytes come in the time there is, and Stopped.
+        """
+        if self._ended:
+            raise Stopped(_STOPS)
+        limit = asyncio.timeout(self._patience)
+        self._arriving.add(limit)
+        try:
+            async with limit:
+                event = await receive()
+                if event["type"] == "http.request" and not event.get("more_body") and len(event["body"]) <= self.most:
+                    return bytes(event["body"])
+                return await _read_parts(event, receive, self.most, limit, self._patience)
+        except TimeoutError as error:
+            if self._ended:
+                raise Stopped(_STOPS) from error
+            raise TooSlow(f"for {self._patience:g} s hardly anything of the body came") from error
+        finally:
+            self._arriving.remove(limit)
+
+    def end(self) -> None:
+        """Read no more: whoever waits for the rest of a body is told that the server stops."""
+        self._ended = True
+        for limit in self._arriving:
+            limit.reschedule(0)
 
 
 async def _read_parts(

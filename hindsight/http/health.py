@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio.to_thread
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,9 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from hindsight.caller import caller_of
 from hindsight.http.answers import answer
+from hindsight.ledger import Glance
 from hindsight.messages import encode
 from hindsight.record import BankId
-from hindsight.telemetry import Meters
+from hindsight.telemetry import Meters, Sights
 
 FRESH = 10.0  # seconds that a count of memories is used for
 
@@ -29,37 +30,45 @@ class Alive:
 class Ready:
     """GET /readyz: 200 when every part is ready, else 503 naming those that are not.
 
-    `parts` gives the parts by name, true when ready; it is asked at each request and must not block.
+    `parts` gives the parts by name, true when ready; `late` names what serves already and still catches up. Both are
+    asked at each request and must not block, nor tell what a stranger may not know.
     """
 
-    def __init__(self, parts: Callable[[], Mapping[str, bool]]) -> None:
+    def __init__(self, parts: Callable[[], Mapping[str, bool]], late: Callable[[], Sequence[str]] = tuple) -> None:
         self._parts = parts
+        self._late = late
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        waiting = sorted(name for name, ready in self._parts().items() if not ready)
-        body = {"status": "starting", "not_ready": waiting} if waiting else {"status": "ok"}
+        waiting, late = sorted(name for name, ready in self._parts().items() if not ready), self._late()
+        body: dict[str, object] = {"status": "not ready", "not_ready": waiting} if waiting else {"status": "ok"}
+        if late:
+            body["catching_up"] = late
         await answer(send, 503 if waiting else 200, encode(body), [(b"retry-after", b"1")] if waiting else [])
 
 
 class Metrics:
-    """GET /metrics: Prometheus' text, with the memories of those banks that the caller may use.
+    """GET /metrics: Prometheus' text, with the memories and ledgers of those banks that the caller may use.
 
-    `memories` counts by bank; it is asked again after FRESH seconds.
+    What `glances` tells of the banks is used for FRESH seconds.
     """
 
-    def __init__(self, meters: Meters, memories: Callable[[], Awaitable[Mapping[str, int]]]) -> None:
+    def __init__(
+        self, meters: Meters, glances: Callable[[], Awaitable[Sequence[Glance]]], sights: Callable[[], Sights]
+    ) -> None:
         self._meters = meters
-        self._memories = memories
-        self._counted: Mapping[str, int] = {}
+        self._glances = glances
+        self._sights = sights
+        self._seen: Sequence[Glance] = ()
         self._until = 0.0
-        self._counting = asyncio.Lock()
+        self._looking = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._counting:
+        async with self._looking:
             if time.monotonic() >= self._until:
-                self._counted = await self._memories()
+                self._seen = await self._glances()
                 self._until = time.monotonic() + FRESH
         caller = caller_of(scope)
-        seen = {bank: count for bank, count in self._counted.items() if caller.reaches(BankId(bank))}
-        text = await anyio.to_thread.run_sync(self._meters.exposition, seen)
+        own = [glance for glance in self._seen if caller.reaches(BankId(glance.bank_id)) and not glance.damaged]
+        memories, ledgers = {glance.bank_id: glance.memories for glance in own}, sum(glance.bytes for glance in own)
+        text = await anyio.to_thread.run_sync(self._meters.exposition, memories, ledgers, self._sights())
         await answer(send, 200, text, [(b"cache-control", b"no-store")], kind=CONTENT_TYPE_LATEST.encode())

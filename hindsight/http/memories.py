@@ -47,13 +47,13 @@ class Load:
     def __init__(self, lease: Lease, settings: Settings) -> None:
         self._lease = lease
         self._patience = settings.send_timeout
-        self._running = 0
+        self.running = 0
         self._quiet, self._stopping = asyncio.Event(), asyncio.Event()
 
     async def drain(self, seconds: float) -> None:
         """End every load behind the lines in work, which are answered; returns when all have ended or time is up."""
         self._stopping.set()
-        if self._running:
+        if self.running:
             with anyio.move_on_after(seconds):
                 await self._quiet.wait()
 
@@ -64,7 +64,7 @@ class Load:
         except HindsightError as error:
             await answer_error(send, error)
             return
-        self._running += 1
+        self.running += 1
         self._quiet.clear()
         try:
             async with self._lease(bank_of(scope)) as bank, aclosing(chunks):
@@ -76,8 +76,8 @@ class Load:
                 raise
             await answer_error(send, _first(group))
         finally:
-            self._running -= 1
-            if not self._running:
+            self.running -= 1
+            if not self.running:
                 self._quiet.set()
 
 
@@ -125,7 +125,7 @@ class ListBanks:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = caller_of(scope)
         found = [
-            {"bank_id": glance.bank_id, "memories": glance.memories}
+            {"bank_id": glance.bank_id, "memories": glance.memories, **({"damaged": True} if glance.damaged else {})}
             for glance in await self._banks.glances()
             if caller.reaches(BankId(glance.bank_id))
         ]

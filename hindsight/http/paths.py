@@ -6,7 +6,6 @@ bank id that breaks the rule, never a way up. Nothing redirects: behind a proxy 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,10 +17,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hindsight.errors import HindsightError, InvalidArgument, NotFound
 from hindsight.http.answers import answer, answer_error
 from hindsight.record import BANK_ID_RULE, BankId
+from hindsight.settings import is_prefix
 
 BANK_KEY = "hindsight.bank"
 MOUNT_KEY = "hindsight.mount"
-_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~@:+-]+)+")
 _BANK = "{bank_id}"
 
 
@@ -59,16 +58,16 @@ def tools_of(scope: Scope) -> str | None:
 class BankRoutes:
     """Routes a request by its raw path; a route's app finds the bank with `bank_of` and the prefix with `mount_of`.
 
-    `root_path` is the prefix that a proxy puts before our paths, whether it strips it or not. A server's root_path
-    (uvicorn's, or of an app that mounts this one) and X-Forwarded-Prefix count too. `otherwise` answers where no route
-    leads; without it that is an error.
+    `root_path`, '' or '/prefix', is what a proxy puts before our paths, whether it strips it or not. A server's
+    root_path (uvicorn's, or of an app that mounts this one) and X-Forwarded-Prefix count too. `otherwise` answers where
+    no route leads; without it that is an error.
     """
 
     def __init__(self, routes: Sequence[Route], *, root_path: str = "", otherwise: ASGIApp | None = None) -> None:
         self._routes = {tuple(route.path.split("/")[1:]): route.methods for route in routes}
         self._places = sorted({path.index(_BANK) for path in self._routes if _BANK in path})
         self._otherwise = otherwise
-        self._root_path = _prefix(root_path)
+        self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -135,14 +134,9 @@ def _without(path: str, prefix: str) -> str:
 def _forwarded_prefix(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-forwarded-prefix":
-            return _prefix(value.decode("latin-1"))
+            prefix = "/" + value.decode("latin-1").strip().strip("/")
+            return prefix if is_prefix(prefix) else ""
     return ""
-
-
-def _prefix(text: str) -> str:
-    # '//host' would announce another server's URL: the pattern wants something between slashes.
-    found = "/" + text.strip().strip("/") if text.strip("/ ") else ""
-    return found if _PREFIX.fullmatch(found) and ".." not in found and len(found) <= 256 else ""
 
 
 async def _other_method(method: str, methods: Mapping[str, ASGIApp], send: Send) -> None:

@@ -1,7 +1,12 @@
-"""Requests at the doors beside MCP: each is told to the observer as a call is, and ends when its caller's key does."""
+"""Requests at the doors beside MCP: each counts and is told as a call is, and ends when its caller's key does.
+
+However long a load or an export takes, it takes up one call of those that may be in flight; of one key, as many may be
+as in one session.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Hashable
 
@@ -9,9 +14,12 @@ import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hindsight.caller import caller_of
+from hindsight.errors import Internal, TooBusy
+from hindsight.http.answers import answer_error
 from hindsight.http.paths import BANK_KEY, Route
 from hindsight.record import BankId
-from hindsight.telemetry import SUCCESS, Finished, Observer, begin_call
+from hindsight.session import MemoryServer
+from hindsight.telemetry import SUCCESS, Finished, begin_call
 
 LEFT = "CLIENT_LEFT"
 
@@ -19,8 +27,8 @@ LEFT = "CLIENT_LEFT"
 class Requests:
     """The requests under way."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
         self._open: dict[anyio.CancelScope, Hashable] = {}
 
     def watched(self, name: str, route: Route) -> Route:
@@ -38,16 +46,27 @@ class Requests:
         """Have `app` answer a request."""
         begin_call()
         started, noted, caller = time.monotonic(), _Noted(send), caller_of(scope)
-        bank_id: BankId | None = scope.get(BANK_KEY)
+        try:
+            self._server.admit(sum(owner == caller.key for owner in self._open.values()), whose="key")
+        except TooBusy as error:
+            await answer_error(send, error)
+            self._tell(scope, name, error.code, started)
+            return
         with anyio.CancelScope() as open_:
             self._open[open_] = caller.key
             try:
                 await app(scope, receive, noted)
             finally:
                 del self._open[open_]
-                bank = bank_id.text if bank_id is not None else ""
-                seconds = time.monotonic() - started
-                self._observer.finished(Finished(caller.name, bank, name, noted.outcome, seconds))
+                self._server.release()
+                broken = isinstance(sys.exception(), Exception)
+                self._tell(scope, name, Internal.code if broken else noted.outcome, started)
+
+    def _tell(self, scope: Scope, name: str, outcome: str, started: float) -> None:
+        bank_id: BankId | None = scope.get(BANK_KEY)
+        bank = bank_id.text if bank_id is not None else ""
+        call = Finished(caller_of(scope).name, bank, name, outcome, time.monotonic() - started)
+        self._server.observer.finished(call)
 
 
 class _Watched:

@@ -21,7 +21,8 @@ from starlette.types import Receive, Scope, Send
 from hindsight.caller import Caller, caller_of
 from hindsight.errors import ContentTooLarge, HindsightError, NotFound, TooBusy
 from hindsight.http.answers import answer, answer_error
-from hindsight.http.bodies import CLOSE, ClientGone, Oversized, TooSlow, gone, read_body, require_json
+from hindsight.http.auth import require_still
+from hindsight.http.bodies import CLOSE, Bodies, ClientGone, Oversized, Stopped, TooSlow, gone, require_json
 from hindsight.http.limits import limited
 from hindsight.http.paths import bank_of, mount_of, tools_of
 from hindsight.http.stream import Stream
@@ -168,10 +169,9 @@ async def _start(send: Send) -> None:
 class SseMessages:
     """POST /mcp/{bank_id}/messages?session_id=…: takes one message with 202; its answer comes on the stream."""
 
-    def __init__(self, sessions: SseSessions, settings: Settings) -> None:
+    def __init__(self, sessions: SseSessions, bodies: Bodies) -> None:
         self._sessions = sessions
-        self._most = settings.max_body
-        self._patience = settings.send_timeout
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -181,7 +181,7 @@ class SseMessages:
             await self._take(opened, scope, receive, send)
         except ClientGone:
             return
-        except TooSlow as error:
+        except (TooSlow, Stopped) as error:
             await answer_error(send, error, headers=CLOSE)
         except HindsightError as error:
             await answer_error(send, error)
@@ -193,7 +193,8 @@ class SseMessages:
 
     async def _take(self, opened: _Open, scope: Scope, receive: Receive, send: Send) -> None:
         require_json(scope)
-        body = await read_body(receive, self._most, self._patience)
+        body = await self._bodies.read(receive)
+        require_still(scope)
         opened.stream.use()
         if isinstance(body, Oversized):
             opened.stream.put(self._too_large(body))
@@ -211,7 +212,7 @@ class SseMessages:
 
     def _too_large(self, body: Oversized) -> JsonObject:
         # Answered with 413, today's Python clients wait for ever; an error with the call's id fails the call at once.
-        error = ContentTooLarge(f"the message has more than {self._most:,} bytes, which is the most allowed")
+        error = ContentTooLarge(f"the message has more than {self._bodies.most:,} bytes, which is the most allowed")
         request_id = id_at_the_edges(body.head, body.tail)
         if request_id is None:
             raise error

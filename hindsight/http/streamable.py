@@ -24,12 +24,12 @@ from starlette.types import Receive, Scope, Send
 from hindsight.caller import caller_of
 from hindsight.errors import ContentTooLarge, HindsightError, InvalidArgument, NotFound
 from hindsight.http.answers import answer, answer_error
-from hindsight.http.bodies import CLOSE, ClientGone, NotJson, Oversized, TooSlow, gone, read_body, require_json
+from hindsight.http.auth import require_still
+from hindsight.http.bodies import CLOSE, Bodies, ClientGone, NotJson, Oversized, Stopped, TooSlow, gone, require_json
 from hindsight.http.paths import bank_of, tools_of
 from hindsight.messages import Message, NotAMessage, decode, encode, failure, id_at_the_edges, refusal
 from hindsight.record import JsonObject
 from hindsight.session import MemoryServer, Session, enveloped
-from hindsight.settings import Settings
 
 ASSUMED_VERSION = "2025-03-26"  # what the transport prescribes for a request without the version header
 WATCH_AFTER = 0.05  # seconds until a call counts as slow and its client is watched for leaving
@@ -49,10 +49,9 @@ class Refused(Exception):
 class Streamable:
     """The door for POST. GET and DELETE have none, which is how a server says it has no streams and no sessions."""
 
-    def __init__(self, server: MemoryServer, settings: Settings) -> None:
+    def __init__(self, server: MemoryServer, bodies: Bodies) -> None:
         self._server = server
-        self._most = settings.max_body
-        self._patience = settings.send_timeout
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -61,7 +60,7 @@ class Streamable:
             return
         except Refused as refused:
             status, body = refused.status, refused.body
-        except TooSlow as error:
+        except (TooSlow, Stopped) as error:
             await answer_error(send, error, headers=CLOSE)
             return
         except HindsightError as error:
@@ -72,7 +71,9 @@ class Streamable:
     async def _exchange(self, scope: Scope, receive: Receive) -> tuple[int, JsonObject | None]:
         headers = {name.decode("latin-1"): value.decode("latin-1").strip(" \t") for name, value in scope["headers"]}
         _check_types(scope, headers)
-        message = self._read(await read_body(receive, self._most, self._patience))
+        body = await self._bodies.read(receive)
+        require_still(scope)
+        message = self._read(body)
         if message is None:
             return 202, None
         version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
@@ -95,7 +96,7 @@ class Streamable:
 
     def _read(self, body: bytes | Oversized) -> Message | None:
         if isinstance(body, Oversized):
-            error = ContentTooLarge(f"the message has more than {self._most:,} bytes, which is the most allowed")
+            error = ContentTooLarge(f"the message has more than {self._bodies.most:,} bytes, which is the most allowed")
             raise Refused(413, refusal(id_at_the_edges(body.head, body.tail), error))
         try:
             return decode(body)

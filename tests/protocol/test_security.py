@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import statistics
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -18,21 +24,28 @@ import httpx
 import pytest
 from anyio.abc import SocketStream
 
+from hindsight.cli import main
 from hindsight.keys import Key, KeyFile
 from hindsight.record import JsonObject
 from hindsight.telemetry import TextLines
-from tests.serving import BOUND, HINDSIGHT, Serving, environment_with, serving
+from tests.commands import spawned
+from tests.serving import BOUND, NO_TLS, Serving, browser, serving
 
-from .doors import Served, call, code, opened, request, structured
+from .doors import Served, call, code, opened, post_head, request, structured
 
 pytestmark = pytest.mark.anyio
 
 STREAM = ("GET", "/mcp/team-a/sse")
 MESSAGES = ("POST", f"/mcp/team-a/messages?session_id={'0' * 32}")
 STREAMABLE = ("POST", "/mcp/team-a")
-WRITING = [("POST", "/banks/team-a/memories"), ("PUT", "/banks/team-a/memories"), ("DELETE", "/banks/team-a")]
+WRITING = [
+    ("POST", "/banks/team-a/memories"),
+    ("PUT", "/banks/team-a/memories"),
+    ("DELETE", "/banks/team-a"),
+    ("POST", "/banks/team-a/reindex"),
+]
 OF_A_BANK = [STREAM, ("HEAD", "/mcp/team-a/sse"), MESSAGES, STREAMABLE, ("GET", "/banks/team-a/memories"), *WRITING]
-DOORS = [*OF_A_BANK, ("GET", "/banks"), ("GET", "/metrics")]
+DOORS = [*OF_A_BANK, *[(method, path) for path in ("/banks", "/metrics") for method in ("GET", "HEAD")]]
 NOWHERE = [
     ("GET", "/"),
     ("GET", "/nothing"),
@@ -74,7 +87,10 @@ class Guarded:
     def ask(self, door: Door, headers: Headers, content: bytes | None = None) -> httpx.Response:
         """Knock at a door; of a stream, its status and headers are enough."""
         method, path = door
-        with httpx.stream(method, self.url + path, headers=headers, content=content, timeout=BOUND) as response:
+        with (
+            httpx.Client(timeout=BOUND, trust_env=False, verify=NO_TLS) as http,
+            http.stream(method, self.url + path, headers=headers, content=content) as response,
+        ):
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 response.read()
             return response
@@ -133,6 +149,59 @@ def test_without_a_good_key_every_url_is_the_same_401(guarded: Guarded, door: Do
             "message": "a valid key is needed",
             "next_action": "Send a valid key as x-api-key or Authorization: Bearer.",
         }
+
+
+def test_no_door_is_left_out_here(guarded: Guarded) -> None:
+    told = {path: guarded.ask(("OPTIONS", path), guarded.holding("ada")).headers["allow"] for _, path in DOORS}
+
+    known = {path: {method for method, other in DOORS if other == path} for path in told}
+    assert {path: set(allowed.split(", ")) - {"OPTIONS"} for path, allowed in told.items()} == known
+
+
+@pytest.mark.parametrize("door", DOORS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("forged", "status"), [({"host": "evil.example"}, 421), ({"origin": "https://evil.example"}, 403)], ids=str
+)
+def test_a_forged_host_or_origin_is_refused_whatever_the_key(
+    guarded: Guarded, door: Door, forged: Headers, status: int
+) -> None:
+    refused = guarded.ask(door, {**guarded.holding("ada"), **forged})
+
+    assert refused.status_code == status
+    assert "access-control-allow-origin" not in refused.headers
+    assert "evil" not in refused.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/mcp/team-a/../other-a/sse",
+        "/mcp/team-a/%2e%2e/other-a/sse",
+        "/mcp/team-a%2f..%2fother-a/sse",
+        "/mcp/team-a/../../metrics/../mcp/other-a/sse",
+        "//mcp/other-a/sse",
+        "/./mcp/other-a/sse",
+        "/mcp//other-a/sse",
+        "/mcp/team-a;/other-a/sse",
+        "/mcp/team-a%00/sse",
+        "/banks/team-a/../other-a/memories",
+        "/banks/team-a%2f..%2fother-a/memories",
+        "/banks/..%2f..%2fkeys.json/memories",
+        "/banks/team-a/memories/../../../keys.json",
+        "/healthz/../banks/other-a/memories",
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "/mcp", "/healthz", "/mcp/team-a"])
+def test_no_trick_in_a_path_leads_to_another_bank(guarded: Guarded, path: str, prefix: str) -> None:
+    to = urlsplit(guarded.url)
+    connection = HTTPConnection(to.hostname or "", to.port, timeout=BOUND)  # sends the path as it is
+    with closing(connection):
+        connection.request("GET", path, headers={**guarded.holding("ada"), "x-forwarded-prefix": prefix})
+        status, body = (answer := connection.getresponse()).status, answer.read()
+
+    assert status in (400, 403, 404)
+    assert set(json.loads(body)) == {"error"}
+    assert b"keys" not in body
 
 
 @pytest.mark.parametrize("door", OF_A_BANK, ids=" ".join)
@@ -254,15 +323,14 @@ async def test_revoking_a_key_ends_its_sessions_and_no_others(guarded: Guarded) 
         opened(f"{guarded.url}/mcp/team-a/sse", **headers) as wire,
         opened(f"{guarded.url}/mcp/team-a/sse", **guarded.holding("ada")) as bystander,
     ):
-        command = [*HINDSIGHT, "keys", "revoke", "short-lived", "--data-dir", str(guarded.data)]
-        await anyio.to_thread.run_sync(lambda: subprocess.run(command, check=True, timeout=BOUND, capture_output=True))
+        revoked = main(["keys", "revoke", "short-lived", "--data-dir", str(guarded.data)])
         with pytest.raises(EOFError):
             await wire.message()
         refused = await wire.post(request("ping"))
         await bystander.post(request("ping"))
         answer = await bystander.message()
 
-    assert refused.status_code == 401
+    assert (revoked, refused.status_code) == (0, 401)
     assert answer["result"] == {}
 
 
@@ -283,6 +351,31 @@ async def test_revoking_a_key_breaks_off_its_load(guarded: Guarded) -> None:
     assert begun.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("door", ["messages", "streamable"])
+async def test_a_key_that_is_revoked_while_a_body_arrives_does_nothing_any_more(guarded: Guarded, door: str) -> None:
+    name, content = f"slow-{door}", f"told by a {door} body that came too late"
+    guarded.make(name, "team-*")
+    await until_taken(guarded, guarded.holding(name), status=200)
+    body = json.dumps(call("retain", content=content))
+    async with opened(f"{guarded.url}/mcp/team-s/sse", **guarded.holding(name)) as wire:
+        to = urlsplit(guarded.url)
+        path = wire.path if door == "messages" else "/mcp/team-s"
+        async with await anyio.connect_tcp("127.0.0.1", to.port or 0) as connection:
+            await connection.send(post_head(path, len(body), f"x-api-key: {guarded.keys[name]}").encode())
+            await connection.send(body[:40].encode())
+            KeyFile(guarded.data).remove(name)
+            await until_taken(guarded, guarded.holding(name), status=401)
+            await connection.send(body[40:].encode())
+            with anyio.fail_after(BOUND):
+                refused = await connection.receive()
+
+    exported = guarded.ask(("GET", "/banks/team-s/memories"), guarded.holding("ada"))
+    assert refused.startswith(b"HTTP/1.1 401 ")
+    assert b'www-authenticate: Bearer realm="hindsight"' in refused
+    assert exported.status_code == 200
+    assert content not in exported.text
+
+
 async def test_a_key_made_beside_the_running_server_works(guarded: Guarded) -> None:
     guarded.make("new", "team-n")
 
@@ -296,7 +389,7 @@ async def test_a_key_made_beside_the_running_server_works(guarded: Guarded) -> N
 
 
 async def test_neither_log_nor_audit_nor_errors_hold_a_key_or_what_was_said(guarded: Guarded) -> None:
-    canaries = [f"canary-{number}-{'x' * 20}" for number in range(5)]
+    canaries = [f"canary-{number}-{'x' * 20}" for number in range(10)]
     async with opened(f"{guarded.url}/mcp/team-a/sse", **guarded.holding("ada")) as wire:
         stored = await wire.call("retain", 1, content=f"Ada likes {canaries[0]}", tags=[canaries[1]])
         found = await wire.call("recall", 2, query=canaries[0])
@@ -304,10 +397,17 @@ async def test_neither_log_nor_audit_nor_errors_hold_a_key_or_what_was_said(guar
         unknown = await wire.call(canaries[3], 4)
         wrong = await wire.call("recall", 5, query="x", max_results=canaries[4])
     wrong_key = guarded.ask(STREAM, {"x-api-key": f"hs_{canaries[4]}"})
+    headers = guarded.holding("ada")
+    load = [{"content": canaries[5]}, {"content": canaries[5], "event_date": canaries[6]}, canaries[7]]
+    guarded.ask(("POST", "/banks/team-a/memories"), headers, "\n".join(map(json.dumps, load)).encode())
+    guarded.ask(("GET", f"/mcp/team-a/sse?tools={canaries[8]}"), headers)
+    guarded.ask(("POST", f"/mcp/team-a/messages?session_id={canaries[8]}"), headers, canaries[8].encode())
+    guarded.ask(("POST", "/mcp/team-a"), {**headers, "content-type": "application/json"}, canaries[9].encode())
+    guarded.ask(("GET", f"/{canaries[9]}"), headers)
 
     memory = structured(stored)["id"]
     lines = [json.loads(line) for line in guarded.audit.read_text("utf-8").splitlines()]
-    own = [line for line in lines if line["key"] == "ada" and line["bank"] == "team-a"][-5:]
+    own = [line for line in lines if line["key"] == "ada" and line["bank"] == "team-a"][-6:]
     written = guarded.audit.read_text("utf-8") + "".join(guarded.serving.log.lines)
     assert [code(answer) for answer in (missing, unknown, wrong)] == [
         "MEMORY_NOT_FOUND",
@@ -321,6 +421,7 @@ async def test_neither_log_nor_audit_nor_errors_hold_a_key_or_what_was_said(guar
         ("get_memory", [], "MEMORY_NOT_FOUND"),
         ("?", [], "INVALID_ARGUMENT"),
         ("recall", [], "INVALID_ARGUMENT"),
+        ("memories.post", [], "ok"),
     ]
     assert all(set(line) == {"time", "key", "bank", "tool", "ids", "outcome", "ms"} for line in lines)
     assert wrong_key.status_code == 401
@@ -381,16 +482,24 @@ async def test_an_internal_error_and_its_log_lines_share_an_id(
 # Limits
 
 
-@pytest.fixture
-def limited(tmp_path: Path, model_folder: Path) -> Iterator[Serving]:
-    """A server that grants five requests a minute."""
-    with serving(tmp_path, model_dir=model_folder, requests_per_minute=5) as running:
-        yield running
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Iterator[Guarded]:
+    """A server that grants each key five requests a minute; as in a container, it gets its keys by its environment."""
+    data, names = tmp_path_factory.mktemp("data"), ("requests", "messages", "one")
+    keys = {name: f"{name} ".ljust(40, "k").replace(" ", "-") for name in names}
+    given = [{"name": name, "key": key, "banks": ["*"], "scopes": ["read", "write"]} for name, key in keys.items()]
+    settings: dict[str, Any] = {"model_dir": model_folder, "requests_per_minute": 5, "api_keys": json.dumps(given)}
+    with serving(data, ready=False, host="0.0.0.0", **settings) as running:
+        running.url = running.url.replace("0.0.0.0", "127.0.0.1")
+        yield Guarded(running, data, data / "audit.jsonl", keys)
 
 
-def test_a_request_too_many_is_429_with_retry_after_and_health_is_not_counted(limited: Serving) -> None:
-    asked = [httpx.get(f"{limited.url}/metrics", timeout=BOUND) for _ in range(6)]
-    alive = [httpx.get(f"{limited.url}/healthz", timeout=BOUND).status_code for _ in range(10)]
+def test_a_request_too_many_is_429_with_retry_after_and_health_is_not_counted(limited: Guarded) -> None:
+    headers = limited.holding("requests")
+    stored = limited.ask(("POST", "/banks/a/memories"), headers, b'{"content": "One."}')
+    paths = ("/metrics", "/banks/a/memories", "/banks", "/metrics", "/banks/a/memories")
+    asked = [stored, *(limited.ask(("GET", path), headers) for path in paths)]
+    alive = [limited.ask(("GET", "/healthz"), {}).status_code for _ in range(10)]
 
     assert [answer.status_code for answer in asked] == [200] * 5 + [429]
     assert asked[-1].json()["error"]["code"] == "RATE_LIMITED"
@@ -398,8 +507,8 @@ def test_a_request_too_many_is_429_with_retry_after_and_health_is_not_counted(li
     assert set(alive) == {200}
 
 
-async def test_a_message_too_many_fails_on_its_stream_and_the_session_lives(limited: Serving) -> None:
-    async with opened(f"{limited.url}/mcp/a/sse") as wire:
+async def test_a_message_too_many_fails_on_its_stream_and_the_session_lives(limited: Guarded) -> None:
+    async with opened(f"{limited.url}/mcp/a/sse", **limited.holding("messages")) as wire:
         for number in range(4):
             await wire.post(request("ping", number))
             await wire.message()
@@ -412,33 +521,85 @@ async def test_a_message_too_many_fails_on_its_stream_and_the_session_lives(limi
     assert refused["error"]["data"]["retry_after"] >= 1
 
 
+async def test_loads_count_as_a_call_each_and_leave_room_for_others(tmp_path: Path, model_folder: Path) -> None:
+    with serving(tmp_path, model_dir=model_folder, ready=False, total_calls=3, session_calls=2) as running:
+        to = urlsplit(running.url)
+        async with (
+            await anyio.connect_tcp("127.0.0.1", to.port or 0) as one,
+            await anyio.connect_tcp("127.0.0.1", to.port or 0) as other,
+            browser(running.url) as http,
+        ):
+            for load in (one, other):
+                await load.send(post_head("/banks/a/memories", 1000).encode() + b'{"content": "A line."}\n')
+                await load.receive()
+            third = await http.get("/banks/a/memories")
+            recalled = await http.post("/mcp/a", json=call("recall", query="line"))
+            shown = (await http.get("/metrics")).text
+            await one.aclose()
+            with anyio.fail_after(BOUND):
+                while (again := await http.get("/banks/a/memories")).status_code != 200:
+                    assert again.status_code == 503
+
+    assert (third.status_code, third.headers["retry-after"]) == (503, "1")
+    assert third.json()["error"]["code"] == "TOO_BUSY"
+    assert third.json()["error"]["message"].startswith("this key has 2 calls in flight")
+    assert recalled.json()["result"]["isError"] is False
+    assert {"hindsight_calls_in_flight 2.0", "hindsight_loads 2.0"} <= set(shown.splitlines())
+
+
+@pytest.mark.slow
+def test_a_thousand_wrong_keys_a_second_do_not_slow_a_right_one_by_a_factor_of_two(guarded: Guarded) -> None:
+    with closing(HTTPConnection("127.0.0.1", urlsplit(guarded.url).port, timeout=BOUND)) as connection:
+        rounds = [(_median_time(connection, guarded), *_during_a_flood(connection, guarded)) for _ in range(5)]
+
+    flooded = [taken for _, taken, rate in rounds if rate > 900]  # not when the machine has no time for that many
+    assert min(flooded) < 2 * min(alone for alone, _, _ in rounds)
+
+
+def _median_time(connection: HTTPConnection, guarded: Guarded) -> float:
+    """Seconds that a request with a right key takes."""
+    times = []
+    for _ in range(200):
+        began = time.perf_counter()
+        connection.request("GET", "/banks", headers=guarded.holding("ada"))
+        connection.getresponse().read()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _during_a_flood(connection: HTTPConnection, guarded: Guarded) -> tuple[float, float]:
+    """The same while wrong keys come, and how many of these came in a second."""
+    command = [sys.executable, "-m", "tests.protocol.flood", str(urlsplit(guarded.url).port), "1000"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as flood:
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == "knocking\n"
+        taken = _median_time(connection, guarded)
+        told, _ = flood.communicate(timeout=BOUND)
+    refused, seconds = told.split()
+    return taken, int(refused) / float(seconds)
+
+
 # Starting
 
 
 def test_an_open_server_does_not_start_on_the_network_and_says_what_to_do(tmp_path: Path) -> None:
-    environment = environment_with({"host": "0.0.0.0", "port": 0, "data_dir": tmp_path})
+    ended = spawned("serve", host="0.0.0.0", port=0, data_dir=tmp_path)
 
-    ended = subprocess.run([*HINDSIGHT, "serve"], env=environment, capture_output=True, text=True, timeout=BOUND)
-
-    assert ended.returncode == 2
-    assert "hindsight keys create" in ended.stderr
-    assert "HINDSIGHT_API_KEYS" in ended.stderr
-    assert "HINDSIGHT_ALLOW_ANONYMOUS=true" in ended.stderr
+    assert ended.status == 2
+    assert "hindsight keys create" in ended.err
+    assert "HINDSIGHT_API_KEYS" in ended.err
+    assert "HINDSIGHT_ALLOW_ANONYMOUS=true" in ended.err
 
 
-def test_a_container_with_keys_in_its_environment_starts_on_the_network(tmp_path: Path, model_folder: Path) -> None:
-    key = "k" * 40
-    keys = json.dumps([{"name": "ada", "key": key, "banks": ["*"], "scopes": ["read"]}])
-    with serving(tmp_path, model_dir=model_folder, host="0.0.0.0", api_keys=keys) as running:
-        url = running.url.replace("0.0.0.0", "127.0.0.1")
-        without = httpx.get(f"{url}/metrics", timeout=BOUND)
-        having = httpx.get(f"{url}/metrics", headers={"x-api-key": key}, timeout=BOUND)
+def test_a_container_with_keys_in_its_environment_starts_on_the_network(limited: Guarded) -> None:
+    without = limited.ask(("GET", "/metrics"), {})
+    having = limited.ask(("GET", "/metrics"), limited.holding("one"))
 
     assert (without.status_code, having.status_code) == (401, 200)
 
 
 async def test_the_first_key_closes_an_open_server_and_ends_its_sessions(tmp_path: Path, model_folder: Path) -> None:
-    with serving(tmp_path, model_dir=model_folder) as running:
+    with serving(tmp_path, model_dir=model_folder, ready=False) as running:
         async with opened(f"{running.url}/mcp/a/sse") as wire:
             before = await wire.post(request("ping"))
             answer = await wire.message()

@@ -110,6 +110,21 @@ def test_a_number_is_taken_up_to_its_bound_and_refused_beyond(
     assert str(error.value) == f"{variable(name)}={str(refused)!r}: Input should be {rule}"
 
 
+@pytest.mark.parametrize("url", ["http://chroma:8000", "https://chroma.example/team/", "http://[::1]:8000"])
+def test_the_url_of_a_chroma_server_is_taken(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("HINDSIGHT_CHROMA_URL", url)
+
+    assert read_settings().chroma_url == url
+
+
+@pytest.mark.parametrize("url", ["chroma:8000", "ftp://chroma", "http://", "http://chroma:80000", "http://a:b@chroma"])
+def test_what_leads_to_no_chroma_server_is_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("HINDSIGHT_CHROMA_URL", url)
+
+    with pytest.raises(SettingsError, match=r"^HINDSIGHT_CHROMA_URL=.*: Value error, a URL such as"):
+        read_settings()
+
+
 def test_every_number_has_a_lower_bound() -> None:
     numbers = {name for name, field in FIELDS.items() if field.annotation in (int, float)}
 
@@ -131,6 +146,15 @@ def test_every_number_has_a_lower_bound() -> None:
         ("timezone", "../etc/passwd", "an IANA time zone"),
         ("timezone", "/etc/localtime", "an IANA time zone"),
         ("timezone", "Europe", "an IANA time zone"),
+        ("root_path", "noslash", "a path such as /team-a"),
+        ("root_path", "//evil", "a path such as /team-a"),
+        ("root_path", "/team-a/", "a path such as /team-a"),
+        ("root_path", "/", "a path such as /team-a"),
+        ("root_path", "/a/../b", "a path such as /team-a"),
+        ("root_path", "https://evil.example", "a path such as /team-a"),
+        ("root_path", "/a\n", "a path such as /team-a"),
+        ("data_dir", "  ", "a path, which can't be empty"),
+        ("audit_file", " ", "a path, which can't be empty"),
     ],
 )
 def test_a_wrong_value_is_refused_with_name_value_and_rule(
@@ -158,6 +182,13 @@ def test_every_wrong_value_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
+@pytest.mark.parametrize("path", ["/team-a", "/a/b.c/~d", "/x@y:z+1"])
+def test_a_root_path_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("HINDSIGHT_ROOT_PATH", path)
+
+    assert read_settings().root_path == path
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
 def test_a_zone_is_known_by_its_iana_name(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
     monkeypatch.setenv("HINDSIGHT_TIMEZONE", zone)
@@ -180,6 +211,47 @@ def test_the_command_line_refuses_a_wrong_value_with_status_2(capsys: pytest.Cap
     assert status == 2
     assert capsys.readouterr().err.startswith(
         "hindsight: HINDSIGHT_PORT='99999': Input should be less than or equal to"
+    )
+
+
+def test_an_empty_option_of_the_command_line_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["serve", "--data-dir", ""])
+
+    assert status == 2
+    assert "HINDSIGHT_DATA_DIR='': Value error, a path, which can't be empty" in capsys.readouterr().err
+
+
+def test_a_data_folder_that_is_a_file_is_refused_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    status = main(["serve", "--data-dir", str(file)])
+
+    rule = "a folder that can be made, read and written: Not a directory"
+    assert (status, capsys.readouterr().err) == (2, f"hindsight: HINDSIGHT_DATA_DIR={str(file)!r}: {rule}\n")
+
+
+@pytest.mark.parametrize("audit", ["nowhere/audit.jsonl", "folder"])
+def test_an_audit_file_that_can_not_be_written_stops_the_start(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, audit: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+
+    status = main(["serve", "--port", "0", "--data-dir", str(tmp_path / "d"), "--audit-file", str(tmp_path / audit)])
+
+    assert status == 2
+    assert f"HINDSIGHT_AUDIT_FILE={str(tmp_path / audit)!r}: a file that can be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "nowhere:make", "os:nothing", "os:system", "builtins:repr", ":make", "os:", "math:floor"]
+)
+def test_an_embedder_that_is_none_stops_the_start_with_the_rule(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    status = main(["serve", "--embedder", name])
+
+    assert status == 2
+    assert capsys.readouterr().err.startswith(
+        f"hindsight: HINDSIGHT_EMBEDDER={name!r}: onnx, openai, or package.module:factory"
     )
 
 

@@ -11,8 +11,22 @@ from pathlib import Path
 import pytest
 
 from hindsight import telemetry
-from hindsight.telemetry import AuditFile, Finished, JsonLines, Meters, TextLines, begin_call, current_call, ids_in
+from hindsight.settings import SettingsError, read_settings
+from hindsight.telemetry import (
+    AuditFile,
+    Finished,
+    JsonLines,
+    Lag,
+    Meters,
+    Sights,
+    TextLines,
+    begin_call,
+    current_call,
+    ids_in,
+    open_audit,
+)
 
+IDLE = Sights((), 0, 0)
 CALL = Finished("ada", "team-a", "recall", "ok", 0.0123, ("id-1", "id-2"))
 
 
@@ -55,6 +69,21 @@ def test_an_audit_line_that_can_not_be_written_is_told_and_costs_nothing(
     assert "an audit line is lost: FileNotFoundError" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"), [("nowhere/audit.jsonl", "No such file or directory"), ("", "Is a directory")]
+)
+def test_an_audit_file_that_can_not_be_opened_is_refused_with_name_value_and_rule(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    path = str(tmp_path / name)
+
+    with pytest.raises(SettingsError) as refused:
+        open_audit(read_settings(audit_file=path))
+
+    rule = "a file that can be written, in a folder that exists"
+    assert str(refused.value) == f"HINDSIGHT_AUDIT_FILE={path!r}: {rule}: {reason}"
+
+
 def test_metrics_count_calls_and_errors() -> None:
     meters = Meters()
     meters.watch("sessions", "Event streams open", lambda: 3)
@@ -62,7 +91,7 @@ def test_metrics_count_calls_and_errors() -> None:
     meters.finished(Finished("ada", "team-a", "retain", "STORAGE_FULL", 0.2))
     meters.refused("UNAUTHORIZED")
 
-    lines = meters.exposition({"team-a": 7}).decode().splitlines()
+    lines = meters.exposition({"team-a": 7}, 0, IDLE).decode().splitlines()
 
     assert {
         'hindsight_calls_total{outcome="ok",tool="recall"} 1.0',
@@ -78,7 +107,7 @@ def test_metrics_count_calls_and_errors() -> None:
 def test_only_so_many_banks_have_a_line_and_the_rest_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "MOST_BANKS", 2)
 
-    text = Meters().exposition({"a": 1, "b": 5, "c": 3, "d": 2}).decode()
+    text = Meters().exposition({"a": 1, "b": 5, "c": 3, "d": 2}, 0, IDLE).decode()
 
     assert [line for line in text.splitlines() if line.startswith("hindsight_memories{")] == [
         'hindsight_memories{bank="b"} 5.0',
@@ -88,11 +117,31 @@ def test_only_so_many_banks_have_a_line_and_the_rest_is_summed(monkeypatch: pyte
     assert "hindsight_other_memories 3.0" in text
 
 
+def test_metrics_sum_what_the_open_banks_have_still_to_do() -> None:
+    lags = (
+        Lag(1, unembedded=2, unindexed=30, seconds=0.5, waits=False),
+        Lag(0, unembedded=5, unindexed=4, seconds=7.5, waits=True),
+    )
+
+    text = Meters().exposition({}, 40_960, Sights(lags, texts=12, queries=3)).decode()
+
+    assert {
+        "hindsight_ledger_bytes 40960.0",
+        "hindsight_open_banks 2.0",
+        "hindsight_texts_waiting 12.0",
+        "hindsight_queries_waiting 3.0",
+        "hindsight_retains_waiting 1.0",
+        "hindsight_unembedded_passages 7.0",
+        "hindsight_unindexed_passages 34.0",
+        "hindsight_index_lag_seconds 7.5",
+    } <= set(text.splitlines())
+
+
 def test_two_servers_in_one_process_count_for_themselves() -> None:
     one, other = Meters(), Meters()
     one.finished(CALL)
 
-    assert 'outcome="ok"' not in other.exposition({}).decode()
+    assert 'outcome="ok"' not in other.exposition({}, 0, IDLE).decode()
 
 
 async def _in_a_call(line: logging.LogRecord) -> tuple[str, str, str]:
@@ -121,3 +170,21 @@ def test_ids_are_taken_from_answers_once_each() -> None:
     answer = {"id": "a", "superseded": "b", "results": [{"id": "c"}, {"id": "a"}, {"text": "no id"}], "count": 1}
 
     assert ids_in(answer, {"id": None}) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("lines", [TextLines("%(message)s"), JsonLines()], ids=["text", "json"])
+def test_a_log_line_shows_where_an_error_arose_and_no_message_of_it(lines: logging.Formatter) -> None:
+    said = "canary" * 2
+    try:
+        try:
+            raise ValueError(said)
+        except ValueError as error:
+            raise ExceptionGroup(said, [LookupError(said), error]) from error
+    except ExceptionGroup as group:
+        line = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "it broke", None, (type(group), group, None))
+
+    text = lines.format(line)
+
+    assert "it broke" in text
+    assert all(word in text for word in ("ExceptionGroup", "LookupError", "ValueError", "test_telemetry.py"))
+    assert said not in text
