@@ -114,6 +114,9 @@ class Parts:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
+Found = Understood | RetainAnswer | HindsightError  # what a draft turned out to be
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Drafts on their way into a bank, in their order: an entry to be stored, or the answer where there is one."""
@@ -140,14 +143,17 @@ class Bank:
         Raises InvalidArgument for a date that is none, MemoryNotFound or AlreadySuperseded for `supersedes`,
         StorageFull.
         """
-        [answer] = await self.commit(await self.prepare([draft]))
+        [answer] = await self.commit(await self.prepare(await self.understand([draft])))
         if isinstance(answer, HindsightError):
             raise answer
         return answer
 
-    async def prepare(self, drafts: Sequence[Draft]) -> Prepared:
-        """Look up, understand and embed; nothing is stored yet. What is known is not embedded again."""
-        found = await asyncio.to_thread(self._understand_all, drafts, self._parts.now())
+    async def understand(self, drafts: Sequence[Draft]) -> list[Found]:
+        """For each draft what it says, if it is not known yet, or the answer."""
+        return await asyncio.to_thread(self._understand_all, drafts, self._parts.now())
+
+    async def prepare(self, found: Sequence[Found]) -> Prepared:
+        """Embed what was understood; nothing is stored yet."""
         fresh = [each for each in found if isinstance(each, Understood)]
         vectors, warnings = await self._embed(fresh)
         entries = iter([each.entry(its) for each, its in zip(fresh, vectors, strict=True)])
@@ -306,7 +312,10 @@ class Bank:
     async def _stored(self, entries: Sequence[Entry]) -> list[Stored | BaseException]:
         if self._store is None and all(entry.memory.supersedes is not None for entry in entries):
             return [_no_older(entry.memory) for entry in entries]  # no bank comes into being for what it would refuse
-        store = await self._created()
+        try:
+            store = await self._created()
+        except HindsightError as error:
+            return [error] * len(entries)
         return await asyncio.gather(*map(store.retain, entries), return_exceptions=True)
 
     async def _created(self) -> Store:
@@ -315,9 +324,7 @@ class Bank:
                 self._store = await self._create()
             return self._store
 
-    def _understand_all(
-        self, drafts: Sequence[Draft], now: datetime
-    ) -> list[Understood | RetainAnswer | HindsightError]:
+    def _understand_all(self, drafts: Sequence[Draft], now: datetime) -> list[Found]:
         # A microsecond apart, so that the times tell the order too.
         moments = [now + timedelta(microseconds=place) for place in range(len(drafts))]
         zone, embedder = self._parts.zone, self._parts.embedder

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import NotRequired, TypedDict
 
 from hindsight.arguments import Date, Text, argument, read_arguments
-from hindsight.bank import Bank, Exported, Prepared
+from hindsight.bank import Bank, Exported, Found, Prepared
 from hindsight.drafts import Draft, Origin
 from hindsight.errors import ContentTooLarge, ErrorBody, HindsightError, InvalidArgument
 from hindsight.messages import encode
@@ -144,20 +144,22 @@ async def load(
 ) -> None:
     """Retain all lines, in their order, and tell the results in that order.
 
-    At most four windows are in work: while one is committed, the next ones are embedded. Raises what `windows` and
-    `tell` raise, as an ExceptionGroup; what has been told is on disk.
+    At most five windows are in work: while one is committed, the next ones are embedded and one is read. Raises what
+    `windows` and `tell` raise, as an ExceptionGroup; what has been told is on disk.
     """
-    ahead: asyncio.Queue[asyncio.Task[_Window] | None] = asyncio.Queue(1)
+    ahead: asyncio.Queue[asyncio.Task[tuple[_Window, Prepared]] | None] = asyncio.Queue(2)
 
     async def begin() -> None:
         async for lines in windows:
-            await ahead.put(tasks.create_task(_begun(bank, lines)))
+            # One after another: side by side they would all be ready late, and leave nothing to embed meanwhile.
+            window = await _understood(bank, lines)
+            await ahead.put(tasks.create_task(_prepared(bank, window)))
         await ahead.put(None)
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(begin())
         while (task := await ahead.get()) is not None:
-            await tell(await _ended(bank, await task))
+            await tell(await _ended(bank, *await task))
 
 
 async def export(bank: Bank) -> AsyncGenerator[bytes, None]:
@@ -188,11 +190,11 @@ def read_line(data: bytes) -> tuple[Draft, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Lines under way: what each was read as; the drafts among them are prepared, in order."""
+    """Lines under way: what each was read as, and what the drafts among them turned out to be."""
 
     lines: Sequence[Line]
     read: Sequence[_Read | HindsightError]
-    prepared: Prepared | None
+    found: Sequence[Found]
 
 
 def _decoded(data: bytes) -> JsonObject:
@@ -213,13 +215,17 @@ def _place(error: ValueError | RecursionError) -> str:
     return "nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
-async def _begun(bank: Bank, lines: Sequence[Line]) -> _Window:
+async def _understood(bank: Bank, lines: Sequence[Line]) -> _Window:
     read = await asyncio.to_thread(_read_all, lines)
     drafts = [each[0] for each in read if not isinstance(each, HindsightError)]
     try:
-        return _Window(lines, read, await bank.prepare(drafts) if drafts else None)
-    except HindsightError as error:  # a full disk, say: it fails these lines, and the next ones may fare better
-        return _Window(lines, [each if isinstance(each, HindsightError) else error for each in read], None)
+        return _Window(lines, read, await bank.understand(drafts))
+    except HindsightError as error:  # the bank's folder is gone, say: it fails these lines, others may fare better
+        return _Window(lines, [each if isinstance(each, HindsightError) else error for each in read], [])
+
+
+async def _prepared(bank: Bank, window: _Window) -> tuple[_Window, Prepared]:
+    return window, await bank.prepare(window.found)
 
 
 def _read_all(lines: Sequence[Line]) -> list[_Read | HindsightError]:
@@ -235,8 +241,8 @@ def _read(data: bytes | HindsightError) -> _Read | HindsightError:
         return error
 
 
-async def _ended(bank: Bank, window: _Window) -> list[LineResult]:
-    answers = iter(await bank.commit(window.prepared) if window.prepared else ())
+async def _ended(bank: Bank, window: _Window, prepared: Prepared) -> list[LineResult]:
+    answers = iter(await bank.commit(prepared))
     results = []
     for line, each in zip(window.lines, window.read, strict=True):
         if isinstance(each, HindsightError):

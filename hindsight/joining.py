@@ -1,7 +1,7 @@
 """Joins calls that arrive together into one run: one embedding, one commit for many.
 
-A lone call runs at once. What arrives while a run is under way waits for its end and then runs together, so the busier
-the server is, the more each run does.
+A lone call runs at once. What arrives while as many runs are under way as may be waits for the end of one and then runs
+together, so the busier the server is, the more each run does.
 """
 
 from __future__ import annotations
@@ -16,35 +16,41 @@ ResultT = TypeVar("ResultT")
 
 
 class Joiner(Generic[ItemT, ResultT]):
-    """Runs `work` on what has arrived, at most `most` items at a time, one run after another.
+    """Runs `work` on what has arrived, at most `most` items at a time, `at_once` runs beside each other at most.
 
     `work` answers with one result or exception per item, in order; an exception that it raises reaches every item's
     caller. A caller that goes away does not undo the work that others share.
     """
 
-    def __init__(self, work: Callable[[Sequence[ItemT]], Awaitable[Sequence[ResultT | Exception]]], most: int) -> None:
+    def __init__(
+        self,
+        work: Callable[[Sequence[ItemT]], Awaitable[Sequence[ResultT | Exception]]],
+        most: int,
+        at_once: int = 1,
+    ) -> None:
         self._work = work
         self._most = most
+        self._at_once = at_once
         self._waiting: deque[tuple[ItemT, asyncio.Future[ResultT]]] = deque()
-        self._runner: asyncio.Task[None] | None = None
+        self._runners: set[asyncio.Task[None]] = set()
 
     @property
     def waiting(self) -> int:
-        """How many items wait for the run after the one under way."""
+        """How many items wait for a run to begin."""
         return len(self._waiting)
 
     async def __call__(self, item: ItemT) -> ResultT:
         """The result of `item`."""
         future: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if self._runner is None:
-            self._runner = asyncio.create_task(self._run())
+        if len(self._runners) < self._at_once:
+            self._runners.add(asyncio.create_task(self._run()))
         return await future
 
     async def settle(self) -> None:
         """Return when nothing is waiting or under way."""
-        while self._runner is not None:
-            await asyncio.wait([self._runner])
+        while self._runners:
+            await asyncio.wait(self._runners)
 
     async def _run(self) -> None:
         try:
@@ -53,7 +59,8 @@ class Joiner(Generic[ItemT, ResultT]):
                 outcomes = await asyncio.gather(self._work([item for item, _ in batch]), return_exceptions=True)
                 self._tell(batch, outcomes[0])
         finally:
-            self._runner = None
+            # Here, not when the task is seen to be done: what comes in between would wait for nobody.
+            self._runners -= {asyncio.current_task()}
 
     @staticmethod
     def _tell(

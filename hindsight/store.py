@@ -48,9 +48,9 @@ _CARRY = 500  # passages carried to the index at a time
 _LATE = 64  # passages embedded late at a time: whoever closes the bank waits for no more
 # Lets lone retains gather, so that the index costs one more commit for many of them and not for each.
 _LAG = 0.25
-# Vectors that may wait for the index for as long as others keep coming: the index takes a tenth of the time of a load,
-# and they are held in memory and searched exactly all the same.
-_BACKLOG = HELD // 2
+# Vectors that may wait for the index while others come, one at least in so many seconds: the index takes a tenth of the
+# time of a load, and they are held in memory and searched exactly all the same.
+_BACKLOG, _QUIET = HELD // 2, 1.0
 # An index of more passages takes a second to open, with Python's lock held for most of it, so the first recall does not
 # even start it; and to read all their vectors from the ledger takes as long.
 SLOW = 32_768
@@ -82,6 +82,7 @@ class Store:
         self._gate = Gate(name, self._opened, self._compare)
         self._verified = 0.0  # when index and ledger last agreed
         self._behind_since: float | None = None
+        self._retained = 0.0  # when something was last
         self._writing = asyncio.Lock()
         self._following = asyncio.Lock()
         self._news = asyncio.Event()
@@ -249,6 +250,7 @@ class Store:
     async def _commit(self, entries: Sequence[Entry]) -> Sequence[Stored | HindsightError]:
         async with self._writing:
             outcomes = await asyncio.to_thread(self._write, entries)
+        self._retained = time.monotonic()
         self._news.set()
         return outcomes
 
@@ -487,7 +489,8 @@ class Store:
             await (await self._gate.index()).delete(gone)
             await asyncio.to_thread(self.ledger.dropped, gone.tolist())
             return True  # all of them first: one that has a new vector by now would lose it
-        if self._news.is_set() and self.held.waiting < _BACKLOG:
+        if self.held.waiting < _BACKLOG and time.monotonic() - self._retained < _QUIET:
+            self._news.set()  # to be looked at again
             return False
         keys, vectors = await asyncio.to_thread(self.ledger.unindexed, _CARRY)
         if len(keys):

@@ -25,8 +25,10 @@ class BatchingEmbedder:
     def __init__(self, inner: Embedder, most: int = RUN) -> None:
         self._inner = inner
         self._most = most
-        self._joined = Joiner[Parted, Vectors](self._embed, most)
+        # Two at once: while the last texts of a run are embedded, the first ones of the next need not wait.
+        self._joined = Joiner[Parted, Vectors](self._embed, most, at_once=2)
         self._queries = Joiner[Parted, Vectors](self._embed, most)
+        self._long = asyncio.Semaphore(2)
         self.name, self.max_tokens = inner.name, inner.max_tokens
         self.token_ends = inner.token_ends
         self.ready = inner.ready
@@ -45,9 +47,13 @@ class BatchingEmbedder:
         return np.concatenate(found) if found else np.empty((0, self.dimension), np.float32)
 
     async def embed_parts(self, texts: Sequence[Parted]) -> list[Vectors]:
-        # A run's worth at a time: whoever comes meanwhile waits for one run of a long text, not for all of it.
+        if len(texts) <= self._most:
+            return await asyncio.gather(*map(self._joined, texts))
+        # A run's worth at a time: whoever comes meanwhile waits for one run of a long text, not for all of it. Two such
+        # calls at a time: more of them would all end together, and then there would be nothing to embed.
         turns = [texts[start : start + self._most] for start in range(0, len(texts), self._most)]
-        return [rows for turn in turns for rows in await asyncio.gather(*map(self._joined, turn))]
+        async with self._long:
+            return [rows for turn in turns for rows in await asyncio.gather(*map(self._joined, turn))]
 
     async def embed_each(self, texts: Sequence[Parted]) -> list[Vectors | TextRefused]:
         """For each text what `embed_parts` gives, or that it was refused. Raises EmbedderUnavailable."""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +28,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, RuntimeException
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from hindsight.embedding import Parted, Vectors
 from hindsight.errors import EmbedderUnavailable
@@ -36,6 +36,8 @@ from hindsight.errors import EmbedderUnavailable
 _ERRORS_ONLY = 3
 _INSTALL = "Tell the operator to run scripts/install."
 _WHOLE, _TOKENS = "embedding", "states"  # the model's outputs
+# Characters of a short text, and of how many of those the tokens are kept: each is cut first and embedded soon after.
+_SHORT, _RECENT = 500, 256
 # Characters that nearly always hold as many tokens as the model takes; a megabyte takes half a second to tokenise.
 _ENOUGH = 4096
 _BEHIND = 5  # a third of the time that others get which compete for the same core
@@ -73,6 +75,7 @@ class OnnxEmbedder:
         self._opening = anyio.Lock()
         self._model: _Model | None = None
         self._closed = False
+        self._lately = lru_cache(maxsize=_RECENT)(self._tokenised)
 
     async def ready(self) -> None:
         """Return once the model is loaded. Raises EmbedderUnavailable when its files are damaged, or after aclose."""
@@ -111,6 +114,8 @@ class OnnxEmbedder:
 
         Takes half a second for a million characters, in which other threads run: a long text belongs in a thread.
         """
+        if len(text) <= _SHORT:
+            return [end for _, end in self._lately(text).offsets[1:-1]]  # without the two that mark start and end
         starts = [0]
         while edge := _EDGE.search(text, starts[-1] + _PART):
             starts.append(edge.start())
@@ -175,13 +180,16 @@ class OnnxEmbedder:
         whole: Vectors = found[0]
         return np.concatenate([whole, _pooled(found[1][0], spans, parted.stops, whole)]) if parted.stops else whole
 
+    def _tokenised(self, text: str) -> Encoding:
+        return self._tokenizer.encode(_encodable(text))
+
     def _first_tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """As many tokens of `text` as fit, between the two that mark its start and end: their ids, and their bounds."""
         # No token reaches over a blank, so the words before one make the same tokens whatever follows.
         head = text[: max(text.rfind(" ", 0, _ENOUGH), 0)] if len(text) > _ENOUGH else text
-        tokens = self._tokenizer.encode(_encodable(head))
+        tokens = self._lately(text) if len(text) <= _SHORT else self._tokenised(head)
         if len(tokens.ids) < self.max_tokens and head != text:
-            tokens = self._tokenizer.encode(_encodable(text))
+            tokens = self._tokenised(text)
         ids, spans = tokens.ids, tokens.offsets
         if len(ids) <= self.max_tokens:
             return ids, spans

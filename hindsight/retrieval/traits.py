@@ -11,8 +11,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _TELLS_TIME = re.compile(
     r"\b(today|yesterday|tomorrow|tonight|last|next|ago|since|recently|soon|morning|evening|weekend"
     r"|(?:day|week|month|year)s?|(?:mon|tues|wednes|thurs|fri|satur|sun)day|\d{4}"
-    r"|january|february|march|april|may|june|july|august|september|october|november|december)\b",
-    re.IGNORECASE,
+    r"|january|february|march|april|may|june|july|august|september|october|november|december)\b"
 )
 _SHORT_QUESTION = 15  # words
 
@@ -27,5 +26,5 @@ def traits_of(text: str) -> Traits:
         label=label,
         asks=asks,
         only_asks=asks and _SENTENCE_END.search(body) is None and len(body.split()) <= _SHORT_QUESTION,
-        tells_time=_TELLS_TIME.search(body) is not None,
+        tells_time=_TELLS_TIME.search(body.lower()) is not None,
     )

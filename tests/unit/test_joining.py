@@ -43,11 +43,13 @@ async def test_a_lone_call_runs_at_once_and_what_comes_meanwhile_runs_together()
         await work.started.wait()
         others = [asyncio.create_task(joined(number)) for number in (2, 3, 4)]
         await asyncio.sleep(0)
+        waiting = joined.waiting
         work.may_end.set()
         results = await asyncio.gather(first, *others)
 
     assert results == [2, 4, 6, 8]
     assert work.runs == [[1], [2, 3, 4]]
+    assert (waiting, joined.waiting) == (3, 0)
 
 
 async def test_a_run_has_at_most_so_many() -> None:
@@ -57,6 +59,23 @@ async def test_a_run_has_at_most_so_many() -> None:
     with anyio.fail_after(BOUND):
         results = await asyncio.gather(*(joined(number) for number in range(5)))
 
+    assert results == [0, 2, 4, 6, 8]
+    assert work.runs == [[0, 1], [2, 3], [4]]
+
+
+async def test_as_many_runs_are_under_way_as_may_be() -> None:
+    work = Work()
+    joined = Joiner[int, int](work, most=2, at_once=2)
+    with anyio.fail_after(BOUND):
+        calls = [asyncio.create_task(joined(number)) for number in range(5)]
+        await work.started.wait()
+        await asyncio.sleep(0)
+        under_way = list(work.runs)
+        work.may_end.set()
+        results = await asyncio.gather(*calls)
+        await joined.settle()
+
+    assert under_way == [[0, 1], [2, 3]]
     assert results == [0, 2, 4, 6, 8]
     assert work.runs == [[0, 1], [2, 3], [4]]
 
