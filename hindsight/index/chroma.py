@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -165,7 +164,6 @@ class _Adapting:
 
 
 def _open_or_replace(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
-    _raise_descriptor_limit()
     folder.mkdir(exist_ok=True)  # but not the bank's own: one that was removed stays so
     if not (folder / segments.DATABASE).exists():
         _check_space(folder)
@@ -188,11 +186,11 @@ def _replace(folder: Path, reason: str) -> None:
 
 
 def _open(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
+    database = folder / segments.DATABASE
+    if not (database.exists() and database.stat().st_size):
+        _make_database(database)
     with ExitStack() as opened:
-        client = _client(folder, opened)
-        collection, is_new = _collection(client, bank, dimension)
-        if is_new:
-            _use_wal(folder / segments.DATABASE)
+        collection = _collection(_client(folder, opened), bank, dimension)
         return _loaded(folder, collection, opened)
 
 
@@ -225,8 +223,8 @@ class _OtherDimension(Exception):
     """The collection holds vectors of another dimension."""
 
 
-def _collection(client: Client, bank: BankId, dimension: int) -> tuple[chromadb.Collection, bool]:
-    """The bank's collection, and whether it is new. Raises _OtherDimension, ChromaError."""
+def _collection(client: Client, bank: BankId, dimension: int) -> chromadb.Collection:
+    """The bank's collection, made when it is missing. Raises _OtherDimension, ChromaError."""
     # Not get_or_create: it would overwrite the dimension that is compared here.
     try:
         collection = client.get_collection(bank.folder, embedding_function=None)
@@ -237,10 +235,10 @@ def _collection(client: Client, bank: BankId, dimension: int) -> tuple[chromadb.
             "hnsw:space": "cosine",
             "hnsw:search_ef": SEARCH_EF,
         }
-        return client.create_collection(bank.folder, metadata=metadata, embedding_function=None), True
+        return client.create_collection(bank.folder, metadata=metadata, embedding_function=None)
     if (found := (collection.metadata or {}).get("dimension")) != dimension:
         raise _OtherDimension(f"made for dimension {found}, not {dimension}")
-    return collection, False
+    return collection
 
 
 def _forget(folder: Path) -> None:
@@ -248,7 +246,8 @@ def _forget(folder: Path) -> None:
     SharedSystemClient._identifier_to_system.pop(str(folder), None)
 
 
-def _use_wal(database: Path) -> None:
+def _make_database(database: Path) -> None:
+    """Make it with a log that is written ahead; before Chroma opens it, which brings an SQLite of its own."""
     with contextlib.closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
 
@@ -265,13 +264,6 @@ def _sealing(folder: Path) -> Iterator[None]:
 def _check_space(folder: Path) -> None:
     if shutil.disk_usage(folder).free < MIN_FREE:
         raise IndexUnavailable("the vector index waits for free disk space")
-
-
-def _raise_descriptor_limit() -> None:
-    # Chroma keeps a fifth of the soft limit in collections; what it evicts loses records.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _ids(keys: Keys) -> list[str]:

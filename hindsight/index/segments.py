@@ -23,6 +23,7 @@ Seal = dict[str, tuple[int, int]]  # file, from the index folder on: size in byt
 Stamp = dict[str, tuple[int, int]]  # the same file: size in bytes, time of its last change in ns
 
 _HEADER = struct.Struct("<i6QiI3QdQ")  # hnswlib's header.bin, from its version to ef_construction
+_MAGIC = b"SQLite format 3\0"
 _BLOCK = 1 << 20
 
 
@@ -161,8 +162,14 @@ def _is_pickle(segment: Path, elements: int) -> bool:
 def _is_database(file: Path, *, may_be_new: bool) -> bool:
     if _size(file) <= 0:
         return may_be_new
+    if _size(file.with_name(f"{file.name}-wal")) > 0:
+        # Still being closed, or killed: pages of the file may be in its log only. Chroma puts them together; to let
+        # Python's own SQLite do so would mix two in one process, which do not see each other's locks.
+        with file.open("rb") as stream:
+            return stream.read(len(_MAGIC)) == _MAGIC
     try:
-        with contextlib.closing(sqlite3.connect(file)) as database:
+        # Immutable, so that nothing is locked or written.
+        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)) as database:
             database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
         raise
