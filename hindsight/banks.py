@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -54,23 +55,32 @@ class _Seat:
 
 
 class Banks:
-    """At most `most` banks stay open when no call needs more; the least recently used is closed first.
+    """At most `most` banks stay open when no call needs more; the least recently used is closed first. `at_once` are
+    never exceeded: whoever needs one more waits until a bank is not needed any longer.
 
     `look` reads a ledger beside whoever writes it; blocking. `gone` takes the deleted ones. `folder` lies in the data
     folder: none is opened in another one that has come into its place, which nobody holds.
     """
 
     def __init__(
-        self, folder: Path, parts: Parts, open_store: OpenStore, most: int, look: Look, gone: Gone | None = None
+        self,
+        folder: Path,
+        parts: Parts,
+        open_store: OpenStore,
+        most: int,
+        look: Look,
+        gone: Gone | None = None,
+        at_once: int = sys.maxsize,
     ) -> None:
         self._folder = folder
         self._parts = parts
         self._open_store = open_store
-        self._most = most
+        self._most = min(most, at_once)
         self._look = look
         self._gone = gone or Gone(folder)
         self._place = _identity(folder.parent)
         self._seats: dict[BankId, _Seat] = {}
+        self._places = asyncio.Semaphore(at_once)  # one for each bank that is open
         self._steps: set[asyncio.Task[Any]] = set()  # banks being opened, closed and deleted
 
     @asynccontextmanager
@@ -113,8 +123,7 @@ class Banks:
             if seat.calls:
                 raise TooBusy("calls on this bank are in flight", retry_after=5)
             if seat.bank is not None:
-                bank, seat.bank = seat.bank, None
-                await bank.aclose()
+                await self._shut(seat, seat.bank)
             folder = self._folder / bank_id.folder
             if not (folder / LEDGER).exists():
                 return False
@@ -172,9 +181,15 @@ class Banks:
         folder = self._folder / bank_id.folder
         create = partial(self._open_in_place, bank_id, folder)
         async with seat.opening:
-            if seat.bank is None:
+            if seat.bank is not None:
+                return
+            await self._places.acquire()
+            try:
                 self._check_place()
                 seat.bank = Bank(self._parts, await create() if (folder / LEDGER).exists() else None, create)
+            finally:
+                if seat.bank is None:
+                    self._places.release()
 
     async def _open_in_place(self, bank_id: BankId, folder: Path) -> Store:
         self._check_place()
@@ -210,14 +225,20 @@ class Banks:
     async def _close(self, bank_id: BankId, seat: _Seat) -> None:
         async with seat.opening:
             if seat.users == 0 and seat.bank is not None:
-                bank, seat.bank = seat.bank, None
                 # Not the fault of the call that needs the room.
-                [failure] = await asyncio.gather(bank.aclose(), return_exceptions=True)
+                [failure] = await asyncio.gather(self._shut(seat, seat.bank), return_exceptions=True)
                 if failure is not None:
                     logger.error("bank %s did not close cleanly", bank_id.text, exc_info=failure)
         seat.closing = None
         if seat.users == 0 and self._seats.get(bank_id) is seat:
             del self._seats[bank_id]
+
+    async def _shut(self, seat: _Seat, bank: Bank) -> None:
+        seat.bank = None
+        try:
+            await bank.aclose()
+        finally:
+            self._places.release()
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
+import logging
 import os
+import resource
 import shutil
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -44,7 +48,11 @@ if TYPE_CHECKING:
     from hindsight.oauth import Tokens
 
 TOOLS = (RETAIN, RECALL, GET_MEMORY, LIST_MEMORIES, UPDATE_MEMORY, FORGET, BANK_STATS)
+# File descriptors that an open bank takes with its index, and how many stay for what is not a bank: connections, say.
+_BANK_DESCRIPTORS, _SPARE_DESCRIPTORS = 32, 64
 _TRACED = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+logger = logging.getLogger(__name__)
 
 
 def make_embedder(settings: Settings) -> Embedder:
@@ -94,10 +102,13 @@ def start_tracing() -> bool:
 
 
 def preload(settings: Settings) -> None:
-    """Import now what the first call would else wait for. Blocking, about two seconds."""
+    """Import now what the first call would else wait for, after all that is there already. Blocking, about 2 s."""
     if not settings.chroma_url:
         importlib.import_module("hindsight.index.chroma")
     date_in("today", datetime.now(UTC), UTC)
+    # All of it stays; looking through it again, the garbage collector would stop everything for 80 ms now and then.
+    gc.collect()
+    gc.freeze()
 
 
 @asynccontextmanager
@@ -106,14 +117,31 @@ async def open_banks(settings: Settings, folder: Path, embedder: Embedder) -> As
     batching = BatchingEmbedder(embedder, settings.openai_batch if settings.embedder == "openai" else RUN)
     parts = Parts(batching, settings.zone)
     quota = Quota(settings.max_memories_per_bank, settings.max_bytes_per_bank)
+    affordable = _affordable_banks(settings.open_banks)
     async with _collections(settings) as collections, clearing(folder / BANKS, collections) as gone:
         open_bank = partial(_open_store, batching, quota, collections)
-        banks = Banks(folder / BANKS, parts, open_bank, settings.open_banks, _glance, gone)
+        banks = Banks(folder / BANKS, parts, open_bank, settings.open_banks, _glance, gone, affordable)
         try:
             yield banks
         finally:
             await batching.aclose()
             await banks.aclose()
+
+
+def _affordable_banks(wanted: int) -> int:
+    """How many banks the limit of file descriptors leaves room for; says so when it is less than `wanted`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:  # Chroma keeps a fifth of the soft limit in collections; what it evicts loses records
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY:
+        return sys.maxsize
+    found = max((hard - _SPARE_DESCRIPTORS) // _BANK_DESCRIPTORS, 1)
+    if found < wanted:
+        logger.warning(
+            "the limit of %d file descriptors leaves room for %d open banks, not the %d of %s; raise it with ulimit -n",
+            hard, found, wanted, variable("open_banks"),
+        )  # fmt: skip
+    return found
 
 
 class _Collections:

@@ -160,6 +160,45 @@ async def test_no_more_banks_are_closed_than_have_to_be(door: Door, tmp_path: Pa
     await banks.aclose()
 
 
+async def test_never_more_are_open_than_there_are_descriptors_for(
+    door: Door, tmp_path: Path, ids: list[BankId]
+) -> None:
+    banks = Banks(tmp_path, PARTS, door.open, 20, no_look, at_once=2)
+    most = 0
+
+    async def use_and_look(bank_id: BankId) -> None:
+        nonlocal most
+        async with banks.lease(bank_id):
+            most = max(most, len(door.open_now))
+            await asyncio.sleep(0)
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            for bank_id in [*ids, *ids]:
+                tasks.start_soon(use_and_look, bank_id)
+
+    assert most == 2
+    assert set(door.opened) == set(ids)
+    await banks.aclose()
+    assert door.open_now == []
+
+
+async def test_a_caller_that_leaves_while_it_waits_for_a_place_takes_none(
+    door: Door, tmp_path: Path, ids: list[BankId]
+) -> None:
+    banks = Banks(tmp_path, PARTS, door.open, 1, no_look, at_once=1)
+    with anyio.fail_after(BOUND):
+        async with banks.lease(ids[0]):
+            waiting = asyncio.create_task(use(banks, ids[1]))
+            await asyncio.sleep(0)
+            await leave(waiting)
+        await use(banks, ids[2])
+
+    assert door.open_now[-1] == ids[2]
+    await banks.aclose()
+    assert door.open_now == []
+
+
 async def test_a_call_on_an_open_bank_does_not_wait_for_the_room_that_another_one_needs(
     door: Door, tmp_path: Path, ids: list[BankId]
 ) -> None:
