@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -13,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from hindsight.embedding import Vectors
-
-BOUND = 60.0  # seconds that any wait of a test may take
+from tests.hosting import Host, listener, url_of
+from tests.serving import BOUND
 
 Embed = Callable[[Sequence[str]], Awaitable[Vectors]]
 Reply = dict[str, Any]
@@ -140,17 +138,10 @@ class Provider:
 @contextmanager
 def providing(embed: Embed, port: int = 0) -> Iterator[Provider]:
     """Run an embedding service at `url`, which ends in /v1, on this port or a free one."""
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", port))
-        provider = Provider(embed)
-        provider.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        config = uvicorn.Config(
-            provider, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1
-        )
-        server = uvicorn.Server(config)
+    with listener(port) as listening:
+        provider = Provider(embed, url=f"{url_of(listening)}/v1")
+        server = Host(provider, lifespan="off", access_log=False)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-        listening.listen()
         thread.start()
         try:
             yield provider

@@ -5,19 +5,23 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import quote
 
+import anyio
+import httpx
+import httpx2
 from mcp import ClientSession
 from mcp.client.sse import sse_client
 from mcp.types import CallToolResult, TextContent
@@ -27,6 +31,8 @@ from hindsight.settings import PREFIX, variable
 
 BOUND = 60.0  # seconds that any wait of a test may take
 HINDSIGHT = (sys.executable, "-m", "hindsight")
+# Nothing here speaks TLS. A client with a context of its own loads all certificates first, which takes 25 ms.
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -145,12 +151,31 @@ def get(url: str) -> tuple[int, bytes]:
         return 0, b""
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something that nobody announces has come about."""
+    with anyio.fail_after(BOUND):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await anyio.sleep(0.005)
+
+
+def browser(url: str = "", **options: Any) -> httpx.AsyncClient:
+    """An HTTP client, of the server at `url` unless it is asked for whole URLs."""
+    return httpx.AsyncClient(base_url=url, **{"timeout": BOUND, "trust_env": False, "verify": NO_TLS, **options})
+
+
+def sdk_browser(
+    headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+) -> httpx2.AsyncClient:
+    """The HTTP client of the official client's own library."""
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, trust_env=False, verify=NO_TLS)
+
+
 @asynccontextmanager
 async def client(url: str, bank: str, query: str = "") -> AsyncIterator[ClientSession]:
     """An initialised session of the official client on a bank; `query` ends the URL, from its question mark on."""
     door = f"{url}/mcp/{quote(bank, safe='')}/sse{query}"
     async with (
-        sse_client(door, timeout=BOUND, sse_read_timeout=BOUND) as (reading, writing),
+        sse_client(door, timeout=BOUND, sse_read_timeout=BOUND, httpx_client_factory=sdk_browser) as (reading, writing),
         ClientSession(reading, writing, read_timeout_seconds=BOUND) as session,
     ):
         await session.initialize()
@@ -162,6 +187,12 @@ async def answer(session: ClientSession, tool: str, **arguments: object) -> Json
     result = await session.call_tool(tool, arguments)
     assert not result.is_error, text_of(result)
     return cast(JsonObject, result.structured_content)
+
+
+async def texts(session: ClientSession, query: str, **arguments: object) -> list[str]:
+    """The texts that a recall finds, best first."""
+    found = await answer(session, "recall", query=query, **arguments)
+    return [result["text"] for result in found["results"]]
 
 
 async def refusal(session: ClientSession, tool: str, **arguments: object) -> JsonObject:

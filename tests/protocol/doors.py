@@ -6,20 +6,21 @@ import contextlib
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
 import httpx
-import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from hindsight.arguments import Listed, Text, Whole, argument
 from hindsight.bank import Bank
 from hindsight.caller import ANYONE, SCOPE_KEY, Caller
 from hindsight.errors import MemoryNotFound
+from hindsight.http.bodies import Bodies
+from hindsight.http.edge import Edge
 from hindsight.http.health import Alive, Ready
 from hindsight.http.hosts import HostGuard
 from hindsight.http.paths import BankRoutes, Route
@@ -29,10 +30,11 @@ from hindsight.record import BankId, JsonObject
 from hindsight.session import MemoryServer
 from hindsight.settings import Settings, read_settings
 from hindsight.tools import AnyTool, Tool
+from tests.hosting import Host, hosted, listener, url_of
+from tests.serving import BOUND, browser
 
 READER = Caller("reader", may_write=False, key="reader")
 WRITER = Caller("writer", key="writer")
-BOUND = 10.0  # seconds that any wait of a test may take
 
 
 @dataclass(eq=False)
@@ -127,18 +129,18 @@ class App:
         self.server = MemoryServer(tools, self._lease, settings)
         self.sessions = SseSessions(self.server, settings)
         self.ready = {"embedder": True}
-        stream = SseStream(self.sessions)
+        stream, bodies = SseStream(self.sessions), Bodies(settings)
         routes = BankRoutes(
             [
                 Route("/mcp/{bank_id}/sse", {"GET": stream, "HEAD": stream}),
-                Route("/mcp/{bank_id}/messages", {"POST": SseMessages(self.sessions, settings)}),
-                Route("/mcp/{bank_id}", {"POST": Streamable(self.server, settings)}),
+                Route("/mcp/{bank_id}/messages", {"POST": SseMessages(self.sessions, bodies)}),
+                Route("/mcp/{bank_id}", {"POST": Streamable(self.server, bodies)}),
                 Route("/healthz", {"GET": Alive()}),
                 Route("/readyz", {"GET": Ready(lambda: self.ready)}),
             ],
             root_path=settings.root_path,
         )
-        self._app = HostGuard(routes, settings)
+        self._app = Edge(HostGuard(routes, settings))
 
     def bank(self, name: str) -> Notes:
         """The bank of this name, made when it is not there."""
@@ -164,22 +166,13 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-class Serving(uvicorn.Server):
-    """uvicorn that drains the sessions before it closes connections, and leaves the test's signals alone."""
+class Draining(Host):
+    """A server that drains the sessions before it closes connections."""
 
     def __init__(self, app: App, drain_time: float, **options: Any) -> None:
-        super().__init__(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5, **options))
-        self.serving = anyio.Event()
+        super().__init__(app, timeout_graceful_shutdown=5, **options)
         self._app = app
         self._drain_time = drain_time
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.serving.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._app.sessions.drain(self._drain_time)
@@ -188,23 +181,14 @@ class Serving(uvicorn.Server):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running server: its app, its URL without a slash at the end, and the server itself."""
+    """A running server: its app, and its URL without a slash at the end."""
 
     app: App
     url: str
-    server: Serving
 
     def url_of(self, bank: str, door: str = "/sse") -> str:
         """The URL of a bank's door."""
         return f"{self.url}/mcp/{bank}{door}"
-
-
-def listener() -> socket.socket:
-    """A socket that listens on a free port. asyncio turns Nagle's delay off only where the protocol is named."""
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(1024)
-    return listening
 
 
 @asynccontextmanager
@@ -212,16 +196,9 @@ async def served(tools: tuple[AnyTool, ...] = TOOLS, /, *, prefix: str = "", **o
     """Serve on a free port, in this event loop, with these settings; `prefix` is uvicorn's --root-path."""
     settings = read_settings(**{"drain_time": 0.5, **options})
     app = App(settings, tools)
-    server = Serving(app, settings.drain_time, root_path=prefix)
     with listener() as listening:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listening])
-            with anyio.fail_after(BOUND):
-                await server.serving.wait()
-            try:
-                yield Served(app, f"http://127.0.0.1:{listening.getsockname()[1]}", server)
-            finally:
-                server.should_exit = True
+        async with hosted(Draining(app, settings.drain_time, root_path=prefix), listening):
+            yield Served(app, url_of(listening))
 
 
 @dataclass(eq=False)
@@ -281,9 +258,9 @@ def request(method: str, request_id: int | str = 1, /, **params: object) -> Json
 @asynccontextmanager
 async def opened(url: str, **headers: str) -> AsyncIterator[Wire]:
     """Open a stream and read its first event, the announced path; the headers go with the POSTs too."""
-    base = httpx.URL(url).copy_with(raw_path=b"/")
+    base = str(httpx.URL(url).copy_with(raw_path=b"/"))
     async with (
-        httpx.AsyncClient(base_url=base, headers=headers, timeout=BOUND) as http,
+        browser(base, headers=headers) as http,
         http.stream("GET", url) as response,
     ):
         wire = Wire(http, response, response.aiter_lines())
@@ -307,13 +284,6 @@ def post_head(path: str, length: int, *headers: str) -> str:
     return "\r\n".join([f"POST {path} HTTP/1.1", *fixed, *headers, "", ""])
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something that nobody announces has come about."""
-    with anyio.fail_after(BOUND):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await anyio.sleep(0.005)
-
-
 def structured(message: JsonObject) -> JsonObject:
     """The structured content of a call's answer."""
     return cast(JsonObject, message["result"]["structuredContent"])
@@ -335,7 +305,7 @@ def main() -> None:
         Signalled(app, 2.0).run([listening])
 
 
-class Signalled(Serving):
+class Signalled(Draining):
     """A server that ends by signal with status 0; uvicorn would raise the signal again after its shutdown."""
 
     @contextlib.contextmanager

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 import jwt
-import uvicorn
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from mcp.server.auth.provider import AccessToken, AuthorizationCode, AuthorizationParams, RefreshToken
 from mcp.server.auth.routes import build_metadata, create_auth_routes
@@ -24,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .doors import BOUND
+from tests.hosting import Host, hosted, listener, url_of
 
 SCOPES = ["mcp:read", "mcp:write"]
 
@@ -129,27 +126,10 @@ class Issuer:
         raise NotImplementedError
 
 
-class _Announcing(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = anyio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-
 @asynccontextmanager
 async def issuing() -> AsyncIterator[Issuer]:
     """An issuer on a free port of this machine, in this event loop."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        issuer = Issuer(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        server = _Announcing(uvicorn.Config(issuer.app(), log_config=None, lifespan="off", timeout_graceful_shutdown=1))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server._serve, [listening])
-            with anyio.fail_after(BOUND):
-                await server.up.wait()
-            try:
-                yield issuer
-            finally:
-                server.should_exit = True
+    with listener() as listening:
+        issuer = Issuer(url_of(listening))
+        async with hosted(Host(issuer.app(), lifespan="off"), listening):
+            yield issuer

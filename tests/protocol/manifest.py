@@ -203,7 +203,7 @@ REPORTED: dict[str, tuple[str, ...]] = {
     "behind a proxy, an internal host or a path without the proxy's prefix is announced": (
         "protocol/test_transport::test_behind_a_proxy_that_strips_a_prefix_the_announced_path_has_it_and_no_host",
         "protocol/test_transport::test_a_proxy_prefix_works_stripped_or_not",
-        "protocol/test_nginx::test_each_team_has_its_path_and_no_other_team_s_key_works_there",
+        "protocol/test_proxies::test_each_team_has_its_path_and_no_other_team_s_key_works_there",
     ),
     "after a restart a client posts to its old session for ever": (
         "protocol/test_transport::test_after_a_restart_the_old_session_is_404_at_once_and_a_new_one_needs_no_initialize",
@@ -227,7 +227,7 @@ REPORTED: dict[str, tuple[str, ...]] = {
     "a proxy cuts an idle stream, or holds its headers back until a first byte": (
         "protocol/test_transport::test_a_quiet_stream_carries_a_comment_every_ping_interval",
         "protocol/test_transport::test_no_proxy_may_cache_or_hold_back_the_stream",
-        "protocol/test_nginx::test_a_stream_that_is_idle_longer_than_the_proxy_waits_stays_open",
+        "protocol/test_proxies::test_a_stream_that_is_idle_longer_than_the_proxy_waits_stays_open",
     ),
     "any bearer opens a session, and sessions that nobody uses fill the server": (
         "protocol/test_security::test_without_a_good_key_every_url_is_the_same_401",

@@ -3,86 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from hindsight.cli import main
 from hindsight.record import JsonObject
-from tests.serving import BOUND, HINDSIGHT, Serving, environment_with, serving
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
-def running(data: Path, model_folder: Path) -> Iterator[Serving]:
-    with serving(data, model_dir=model_folder) as server:
-        yield server
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """A command that has run: its exit status and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model_folder: Path) -> Run:
-    """Runs a command in this process, which saves it the imports; on the data folder that it names."""
-
-    def run(*given: str, data_dir: Path | None = None) -> Ran:
-        settings = {"model_dir": model_folder, **({"data_dir": data_dir} if data_dir else {})}
-        monkeypatch.setattr(os, "environ", environment_with(settings))
-        status = main(given)
-        return Ran(status, *capfd.readouterr())
-
-    return run
+from tests.commands import Ran, Run, done, spawned
+from tests.serving import Serving
 
 
 @pytest.fixture(params=["on the folder", "by URL"])
 def run(request: pytest.FixtureRequest, command: Run, tmp_path: Path) -> Run:
     """Runs a command on a bank of the test's own."""
-    bank = f"Bank {uuid.uuid4()}"
-    if request.param == "on the folder":
-        return lambda *given: command(*given, "--bank", bank, data_dir=tmp_path)
-    url = request.getfixturevalue("running").url
-    return lambda *given: command(*given, "--bank", bank, "--url", url)
+    where = ["--bank", f"Bank {uuid.uuid4()}"]
+    if request.param == "by URL":
+        where += ["--url", request.getfixturevalue("running").url]
 
+    def run(*given: object, stdin: bytes = b"", **settings: object) -> Ran:
+        return command(*given, *where, stdin=stdin, data_dir=tmp_path, **settings)
 
-def spawned(*given: str, input: str | None = None, **settings: object) -> Ran:
-    """A command run as a process of its own."""
-    process = subprocess.run(
-        [*HINDSIGHT, *given],
-        env=environment_with(settings),
-        input=input,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=BOUND,
-        check=False,
-    )
-    return Ran(process.returncode, process.stdout, process.stderr)
-
-
-def done(ran: Ran) -> str:
-    """What a command that succeeds prints."""
-    assert (ran.status, ran.err) == (0, "")
-    return ran.out
+    return run
 
 
 def answer(ran: Ran) -> JsonObject:
@@ -145,8 +87,8 @@ def test_the_command_works_from_a_shell(
     bank = ["--bank", f"Bank {uuid.uuid4()}"]
     if where == "by URL":
         bank += ["--url", request.getfixturevalue("running").url]
-    given = "line one\nlíne two 日本\n"
-    stored = answer(spawned("retain", "-", *bank, "--json", input=given, data_dir=tmp_path, model_dir=model_folder))
+    given = "line one\nlíne two 日本\n".encode()
+    stored = answer(spawned("retain", "-", *bank, "--json", stdin=given, data_dir=tmp_path, model_dir=model_folder))
 
     assert (stored["status"], stored["type"]) == ("stored", "world")
 

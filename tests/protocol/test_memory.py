@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import unicodedata
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import anyio
-import httpx
 import pytest
 from mcp import ClientSession, MCPError
-from mcp.types import CallToolResult
 
 from hindsight.record import JsonObject
-from tests.serving import BOUND, HINDSIGHT, Serving, answer, client, environment_with, get, refusal, serving, text_of
+from tests.commands import spawned
+from tests.serving import (
+    Serving,
+    answer,
+    browser,
+    client,
+    environment_with,
+    get,
+    refusal,
+    serving,
+    text_of,
+    texts,
+)
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
-def running(data: Path, model_folder: Path) -> Iterator[Serving]:
-    """One server for the tests that leave it as it is; each uses banks of its own."""
-    with serving(data, model_dir=model_folder) as server:
-        yield server
-
-
-@pytest.fixture
-def bank(request: pytest.FixtureRequest) -> str:
-    """A bank that no other test uses."""
-    return f"bank-{uuid.uuid4()}"
 
 
 async def retain(url: str, bank: str, content: str, **arguments: object) -> JsonObject:
@@ -52,18 +42,13 @@ async def recall(url: str, bank: str, query: str, **arguments: object) -> list[s
         return await texts(session, query, **arguments)
 
 
-async def texts(session: ClientSession, query: str, **arguments: object) -> list[str]:
-    found = await answer(session, "recall", query=query, **arguments)
-    return [result["text"] for result in found["results"]]
-
-
 async def post(url: str, bank: str, tool: str, arguments: str) -> JsonObject:
     """Call over streamable HTTP with arguments as raw JSON, which the official client would not send."""
     params = f'{{"name": "{tool}", "arguments": {arguments}}}'
     body = f'{{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {params}}}'
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-    async with httpx.AsyncClient(timeout=BOUND, trust_env=False) as http:
-        response = await http.post(f"{url}/mcp/{quote(bank, safe='')}", content=body.encode(), headers=headers)
+    async with browser(url) as http:
+        response = await http.post(f"/mcp/{quote(bank, safe='')}", content=body.encode(), headers=headers)
     result: JsonObject = response.json()["result"]
     return result
 
@@ -128,10 +113,9 @@ async def test_a_session_lists_every_tool_with_schemas_and_hints(running: Servin
 
 
 @pytest.mark.parametrize(("query", "most"), [("", 10_000), ("?tools=retain,recall", 3_000)])
-def test_the_list_of_tools_is_short(running: Serving, bank: str, query: str, most: int) -> None:
-    response = httpx.post(
-        f"{running.url}/mcp/{bank}{query}", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, timeout=BOUND
-    )
+async def test_the_list_of_tools_is_short(running: Serving, bank: str, query: str, most: int) -> None:
+    async with browser(running.url) as http:
+        response = await http.post(f"/mcp/{bank}{query}", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
 
     assert len(response.content) < most
 
@@ -242,7 +226,7 @@ async def test_memories_outlive_a_restart_word_for_word(tmp_path: Path, model_fo
             before = await answer(session, "recall", query="Where is the deploy key?")
         status = server.stop()
 
-    with serving(tmp_path, model_dir=model_folder) as server:
+    with serving(tmp_path, model_dir=model_folder, ready=False) as server:
         async with client(server.url, "team") as session:
             after = await answer(session, "recall", query="Where is the deploy key?")
 
@@ -254,13 +238,13 @@ async def test_memories_outlive_a_restart_word_for_word(tmp_path: Path, model_fo
 async def test_a_kill_right_after_the_answer_loses_nothing(tmp_path: Path, model_folder: Path) -> None:
     stored: list[str] = []
     for number in range(3):
-        with serving(tmp_path, model_dir=model_folder) as server:
+        with serving(tmp_path, model_dir=model_folder, ready=False) as server:
             async with client(server.url, "team") as session:
                 stored.append(f"Shelf {number} holds the blue folders")
                 await answer(session, "retain", content=stored[-1])
                 server.kill()
 
-    with serving(tmp_path, model_dir=model_folder) as server:
+    with serving(tmp_path, model_dir=model_folder, ready=False) as server:
         assert sorted(await recall(server.url, "team", "blue folders")) == stored
 
 
@@ -286,24 +270,17 @@ async def test_a_kill_amid_many_retains_keeps_every_acknowledged_one(tmp_path: P
         except* (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the official client's own, when the server dies under it
 
-    with serving(tmp_path, model_dir=model_folder) as server:
+    with serving(tmp_path, model_dir=model_folder, ready=False) as server:
         async with client(server.url, "team") as session:
             for content in acknowledged:
                 assert content in await texts(session, content)
 
 
 def test_a_second_server_on_the_same_folder_is_refused_and_told_who_holds_it(running: Serving, data: Path) -> None:
-    second = subprocess.run(
-        [*HINDSIGHT, "serve"],
-        env=environment_with({"port": 0, "data_dir": data}),
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    )
+    second = spawned("serve", port=0, data_dir=data)
 
-    assert second.returncode == 1
-    assert f"held by hindsight serve, process {running.process.pid} on " in second.stderr
+    assert second.status == 1
+    assert f"held by hindsight serve, process {running.process.pid} on " in second.err
     assert get(f"{running.url}/healthz")[0] == 200
 
 
@@ -445,21 +422,18 @@ async def test_an_unknown_tool_is_refused_with_the_known_ones(running: Serving, 
         result = await session.call_tool("remember", {"content": "a"})
 
     assert result.is_error
-    assert error_of(result)["code"] == "INVALID_ARGUMENT"
-    assert "retain, recall" in error_of(result)["message"]
-
-
-def error_of(result: CallToolResult) -> JsonObject:
-    error: JsonObject = json.loads(text_of(result))["error"]
-    return error
+    error = json.loads(text_of(result))["error"]
+    assert error["code"] == "INVALID_ARGUMENT"
+    assert "retain, recall" in error["message"]
 
 
 async def test_an_error_says_the_same_as_text_and_as_structure(running: Serving, bank: str) -> None:
     async with client(running.url, bank) as session:
         result = await session.call_tool("retain", {"content": " "})
 
-    assert result.structured_content == json.loads(text_of(result))
-    assert sorted(error_of(result)) == ["argument", "code", "message", "next_action"]
+    told = json.loads(text_of(result))
+    assert result.structured_content == told
+    assert sorted(told["error"]) == ["argument", "code", "message", "next_action"]
 
 
 # Text

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import anyio.to_thread
-import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
@@ -29,7 +28,7 @@ from hindsight.keys import Key, KeyFile
 from hindsight.oauth import KEEP, PAUSE, IssuerKeys, Tokens
 from hindsight.settings import SettingsError, read_settings
 from hindsight.wiring import make_tokens
-from tests.serving import BOUND, answer, serving
+from tests.serving import BOUND, answer, browser, serving
 
 from .doors import code, opened, request
 from .issuer import Issuer, issuing
@@ -58,7 +57,7 @@ class Login:
         self.client = client_info
 
     async def browse(self, url: str) -> None:
-        async with httpx.AsyncClient(timeout=BOUND) as http:
+        async with browser() as http:
             self._redirected = (await http.get(url)).headers["location"]
 
     async def callback(self) -> AuthorizationCodeResult:
@@ -81,7 +80,7 @@ class Logged:
 
     async def status(self, token: str, path: str = "/mcp/team-a/sse", method: str = "HEAD") -> int:
         """What a token gets at a path."""
-        async with httpx.AsyncClient(timeout=BOUND) as http:
+        async with browser() as http:
             return (await http.request(method, self.url + path, headers=bearing(token))).status_code
 
 
@@ -95,7 +94,8 @@ async def logged(data: Path, model_folder: Path) -> AsyncIterator[Logged]:
         port = found.getsockname()[1]
     async with issuing() as issuer:
         url = f"http://127.0.0.1:{port}"
-        server = serving(data, model_dir=model_folder, port=port, public_url=url, oauth_issuer=issuer.url)
+        settings: dict[str, Any] = {"port": port, "public_url": url, "oauth_issuer": issuer.url}
+        server = serving(data, model_dir=model_folder, ready=False, **settings)
         await anyio.to_thread.run_sync(server.__enter__)
         try:
             yield Logged(url, issuer, data)
@@ -134,7 +134,7 @@ async def test_a_client_that_knows_only_the_url_logs_in_and_uses_the_bank(server
 
 
 async def test_without_a_token_the_401_names_the_metadata_which_names_the_issuer(server: Logged) -> None:
-    async with httpx.AsyncClient(base_url=server.url, timeout=BOUND) as http:
+    async with browser(server.url) as http:
         for path in ("/mcp/team%20a/sse", "/mcp/team%20a"):
             refused = await http.get(path)
             where = f"{server.url}/.well-known/oauth-protected-resource{path}"

@@ -8,7 +8,9 @@ import anyio
 import httpx
 import pytest
 
-from .doors import BOUND, Served, opened, post_head, reply_to, request, served
+from tests.serving import BOUND, browser
+
+from .doors import Served, opened, post_head, reply_to, request, served
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +60,7 @@ async def test_an_unknown_url_is_404_with_an_error_body(server: Served, path: st
     ("path", "allow"), [("/mcp/a/sse", "GET, HEAD, OPTIONS"), ("/mcp/a/messages", "OPTIONS, POST")]
 )
 async def test_a_wrong_method_is_405_and_options_tell_the_right_ones(server: Served, path: str, allow: str) -> None:
-    async with httpx.AsyncClient(base_url=server.url) as http:
+    async with browser(server.url) as http:
         wrong = await http.put(path)
         options = await http.options(path)
 
@@ -76,7 +78,7 @@ async def test_on_loopback_its_names_are_known(server: Served, host: str) -> Non
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8888", "localhost.evil.example", "10.0.0.5:8000", ""])
 async def test_on_loopback_another_host_name_is_421(server: Served, host: str) -> None:
-    async with httpx.AsyncClient() as http:
+    async with browser() as http:
         refused = await http.get(server.url_of("a"), headers={"host": host})
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (421, "FORBIDDEN")
@@ -94,7 +96,7 @@ async def test_where_hosts_are_listed_only_those_work() -> None:
     names = ["memory:8000", "a.example.org", "one:80", "one:81", "example.org", "10.0.0.5:8000"]
     async with (
         served(host="0.0.0.0", allowed_hosts="memory, *.example.org, one:80") as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        browser(server.url) as http,
     ):
         statuses = [(await http.head("/mcp/a/sse", headers={"host": name})).status_code for name in names]
 
@@ -106,7 +108,7 @@ async def test_where_hosts_are_listed_only_those_work() -> None:
 )
 async def test_a_page_of_an_unknown_origin_is_refused(server: Served, origin: str) -> None:
     headers = [(b"origin", origin.encode("latin-1"))]
-    async with httpx.AsyncClient() as http:
+    async with browser() as http:
         refused = await http.get(server.url_of("a"), headers=headers)
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "FORBIDDEN")
@@ -125,7 +127,7 @@ async def test_a_browser_of_an_allowed_origin_may_send_and_read_what_mcp_needs()
     wanted = {"access-control-request-method": "POST", "access-control-request-headers": "content-type, x-api-key"}
     async with (
         served(allowed_origins=f"{ORIGIN}, http://other") as server,
-        httpx.AsyncClient(base_url=server.url, headers={"origin": ORIGIN}) as http,
+        browser(server.url, headers={"origin": ORIGIN}) as http,
     ):
         preflight = await http.options("/mcp/a/messages", headers=wanted)
         answer = await http.post("/mcp/a", json=request("ping"))
@@ -142,7 +144,7 @@ async def test_a_browser_of_an_allowed_origin_may_send_and_read_what_mcp_needs()
 
 
 async def test_alive_is_always_and_ready_names_what_is_not(server: Served) -> None:
-    async with httpx.AsyncClient(base_url=server.url) as http:
+    async with browser(server.url) as http:
         ready = await http.get("/readyz")
         server.app.ready = {"embedder": False, "ledger": True}
         starting = await http.get("/readyz")
@@ -154,7 +156,7 @@ async def test_alive_is_always_and_ready_names_what_is_not(server: Served) -> No
 
 
 async def test_a_prober_may_ask_under_any_host_name(server: Served) -> None:
-    async with httpx.AsyncClient(base_url=server.url, headers={"host": "10.0.0.5:8000"}) as http:
+    async with browser(server.url, headers={"host": "10.0.0.5:8000"}) as http:
         statuses = [(await http.get(path)).status_code for path in ("/healthz", "/readyz", "/%68ealthz", "/mcp/a")]
 
     assert statuses == [200, 200, 404, 421]

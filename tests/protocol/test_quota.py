@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_full_bank_refuses_new_memories_and_goes_on_reading(tmp_path: Path, model_folder: Path) -> None:
-    with serving(tmp_path, model_dir=model_folder, max_memories_per_bank=2) as server:
+    with serving(tmp_path, model_dir=model_folder, ready=False, max_memories_per_bank=2) as server:
         async with client(server.url, "full") as full, client(server.url, "empty") as empty:
             first = await answer(full, "retain", content="The first of two")
             await answer(full, "retain", content="The second of two")

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import ClientSession
 
-from tests.serving import Serving, answer, client, refusal, serving
+from tests.serving import Serving, answer, client, refusal, texts
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    data: Path = tmp_path_factory.mktemp("data")
-    with serving(data) as server:
-        yield server
 
 
 @pytest.fixture
@@ -33,11 +25,6 @@ async def bank(running: Serving, request: pytest.FixtureRequest) -> AsyncIterato
 async def retain(bank: ClientSession, *facts: str | dict[str, Any]) -> None:
     for fact in facts:
         await answer(bank, "retain", **({"content": fact} if isinstance(fact, str) else fact))
-
-
-async def texts(bank: ClientSession, query: str, **narrowing: object) -> list[str]:
-    found: Any = (await answer(bank, "recall", query=query, **narrowing))["results"]
-    return [result["text"] for result in found]
 
 
 def day(ago: int) -> str:
@@ -136,7 +123,7 @@ async def test_a_fact_in_the_last_line_of_a_long_text_is_found_and_shown(bank: C
 
 async def test_an_answer_of_long_texts_keeps_within_its_tokens(bank: ClientSession) -> None:
     await retain(
-        bank, *(f"Report {number}. " + "The committee met and spoke about bees. " * 2_500 for number in range(3))
+        bank, *(f"Report {number}. " + "The committee met and spoke about bees. " * 500 for number in range(3))
     )
     found: Any = await answer(bank, "recall", query="committee bees", max_tokens=300)
 

@@ -5,18 +5,18 @@ Every answer in this file is checked against the output schema that its tool ann
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import anyio
-import httpx
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types
 from mcp import ClientSession
@@ -25,7 +25,7 @@ from mcp.types import CallToolResult
 from hindsight.cli import main
 from hindsight.embedding.onnx import OnnxEmbedder
 from hindsight.record import JsonObject
-from tests.serving import BOUND, Serving, client, serving, text_of
+from tests.serving import Serving, browser, client, serving, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -45,24 +45,6 @@ ERROR = Draft202012Validator(
         "additionalProperties": False,
     }
 )
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
-def running(data: Path, model_folder: Path) -> Iterator[Serving]:
-    """One server for the tests that leave it as it is; each uses banks of its own."""
-    with serving(data, model_dir=model_folder) as server:
-        yield server
-
-
-@pytest.fixture
-def bank() -> str:
-    """A bank that no other test uses."""
-    return f"bank-{uuid.uuid4()}"
 
 
 @pytest.fixture
@@ -152,8 +134,8 @@ async def listing(running: Serving, query: str) -> bytes:
     """The result of tools/list as bytes."""
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     headers = {"accept": "application/json, text/event-stream"}
-    async with httpx.AsyncClient(timeout=BOUND, trust_env=False) as http:
-        answer = await http.post(f"{running.url}/mcp/any{query}", json=body, headers=headers)
+    async with browser(running.url) as http:
+        answer = await http.post(f"/mcp/any{query}", json=body, headers=headers)
     return json.dumps(answer.json()["result"], separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -478,23 +460,42 @@ async def test_more_is_said_when_there_is_more(team: Asking) -> None:
     assert "more" not in await team.ok("recall", query="box in the cellar", max_results=5)
 
 
+# Six memories that differ in everything that can be asked for.
+NOTES: list[JsonObject] = [
+    {"content": "note one", "type": "world", "context": "a", "tags": ["red"], "event_date": "2024-05-01"},
+    {"content": "note two", "type": "opinion", "context": "a", "tags": ["red", "blue"], "event_date": "2024-05-02"},
+    {"content": "note three", "type": "experience", "context": "b", "tags": ["blue"], "session_id": "s1",
+     "event_date": "2024-05-03T12:00:00Z"},
+    {"content": "note four", "type": "observation", "context": "b", "metadata": {"team": "sales", "n": 4},
+     "event_date": "2024-05-04"},
+    {"content": "note five", "type": "world", "context": "c, d", "metadata": {"team": "it's", "n": 5},
+     "event_date": "2024-05-05", "session_id": "s2"},
+    {"content": "note six", "type": "world", "context": "c", "metadata": {"team": "sales", "n": None}},
+]  # fmt: skip
+
+
+async def take(session: Asking, notes: list[JsonObject]) -> None:
+    for note in notes:
+        await session.ok("retain", **note)
+
+
+@pytest.fixture(scope="module")
+def noted(running: Serving) -> str:
+    """A bank of the notes, which nobody changes."""
+    bank = f"notes-{uuid.uuid4()}"
+
+    async def fill() -> None:
+        async with asking(running.url, bank) as session:
+            await take(session, NOTES)
+
+    anyio.run(fill)
+    return bank
+
+
 @pytest.fixture
-async def office(running: Serving, bank: str) -> AsyncIterator[Asking]:
-    """A bank of six memories that differ in everything that can be asked for."""
-    rows: list[JsonObject] = [
-        {"content": "note one", "type": "world", "context": "a", "tags": ["red"], "event_date": "2024-05-01"},
-        {"content": "note two", "type": "opinion", "context": "a", "tags": ["red", "blue"], "event_date": "2024-05-02"},
-        {"content": "note three", "type": "experience", "context": "b", "tags": ["blue"], "session_id": "s1",
-         "event_date": "2024-05-03T12:00:00Z"},
-        {"content": "note four", "type": "observation", "context": "b", "metadata": {"team": "sales", "n": 4},
-         "event_date": "2024-05-04"},
-        {"content": "note five", "type": "world", "context": "c, d", "metadata": {"team": "it's", "n": 5},
-         "event_date": "2024-05-05", "session_id": "s2"},
-        {"content": "note six", "type": "world", "context": "c", "metadata": {"team": "sales", "n": None}},
-    ]  # fmt: skip
-    async with asking(running.url, bank) as session:
-        for row in rows:
-            await session.ok("retain", **row)
+async def office(running: Serving, noted: str) -> AsyncIterator[Asking]:
+    """A session on the notes, of one who only reads."""
+    async with asking(running.url, noted) as session:
         yield session
 
 
@@ -907,11 +908,11 @@ async def test_after_a_kill_the_forgotten_is_gone_also_from_the_files_and_the_re
             await session.ok("update_memory", id=new, tags=["city"], metadata={"k": 1})
             before = [await session.ok("get_memory", id=id) for id in (old, new)]
         server.kill()
-    assert main(["check", "--data-dir", str(tmp_path)]) == 0
+    assert await asyncio.to_thread(main, ["check", "--data-dir", str(tmp_path)]) == 0
     assert files_with(tmp_path, b"zanzibarcanary") == []
     assert files_with(tmp_path, vector[:64]) == []
 
-    with serving(tmp_path, model_dir=model_folder) as server:
+    with serving(tmp_path, model_dir=model_folder, ready=False) as server:
         async with asking(server.url, "team") as session:
             assert secret not in await session.recalled("zanzibarcanary sings at dawn", max_results=100)
             assert len(await session.listed(limit=500)) == 31
@@ -928,10 +929,11 @@ def files_with(folder: Path, needle: bytes) -> list[Path]:
 # bank_stats
 
 
-async def test_stats_count_what_is_there(office: Asking) -> None:
-    one = (await office.ok("list_memories", order="oldest"))["memories"][0]["id"]
-    await office.retain("note seven", supersedes=one, event_date="2023-01-01", type="world", context="a")
-    stats = await office.ok("bank_stats")
+async def test_stats_count_what_is_there(team: Asking) -> None:
+    await take(team, NOTES)
+    one = (await team.ok("list_memories", order="oldest"))["memories"][0]["id"]
+    await team.retain("note seven", supersedes=one, event_date="2023-01-01", type="world", context="a")
+    stats = await team.ok("bank_stats")
 
     assert (stats["memories"], stats["superseded"]) == (7, 1)
     assert stats["types"] == {"world": 4, "experience": 1, "observation": 1, "opinion": 1}

@@ -111,6 +111,7 @@ def test_a_server_that_lost_its_data_folder_is_not_ready_until_it_is_back(tmp_pa
     assert (again.status_code, again.json()) == (200, {"status": "ok"})
 
 
+@pytest.mark.slow
 async def test_a_server_whose_embedder_is_down_is_ready_and_says_what_it_catches_up_with(tmp_path: Path) -> None:
     with with_a_service(tmp_path) as (running, provider):
         retain(running.url, "Ada likes tea.")

@@ -10,8 +10,9 @@ import pytest
 from mcp import Client
 
 from hindsight.record import JsonObject
+from tests.serving import BOUND, browser
 
-from .doors import BOUND, Served, call, code, request, served, structured
+from .doors import Served, call, code, request, served, structured
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +31,7 @@ INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 @pytest.fixture
 async def http(server: Served) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"accept": "application/json, text/event-stream"}
-    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=BOUND) as client:
+    async with browser(server.url, headers=headers) as client:
         yield client
 
 
@@ -166,7 +167,7 @@ async def test_a_body_that_is_no_message_is_400_with_json_rpc_s_code(http: httpx
 
 
 async def test_a_body_over_the_limit_is_413_under_its_own_id() -> None:
-    async with served(max_body=2048) as server, httpx.AsyncClient() as http:
+    async with served(max_body=2048) as server, browser() as http:
         answer = await http.post(server.url_of("a", ""), json=call("retain", 7, content="x" * 5000))
 
     assert (answer.status_code, answer.json()["id"]) == (413, 7)
@@ -217,7 +218,7 @@ async def _leave_during(server: Served, tool: str, **arguments: object) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def post() -> None:
-            async with httpx.AsyncClient(timeout=BOUND) as http:
+            async with browser() as http:
                 await http.post(server.url_of("a", ""), json=call(tool, **arguments))
 
         tasks.start_soon(post)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import uuid
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -52,13 +51,8 @@ def configured(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> 
 def _serving_in(zone: str, data: Path, model_folder: Path, **settings: Any) -> Iterator[Serving]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", zone)
-        with serving(data, model_dir=model_folder, **settings) as server:
+        with serving(data, model_dir=model_folder, ready=False, **settings) as server:
             yield server
-
-
-@pytest.fixture
-def bank() -> str:
-    return f"bank-{uuid.uuid4()}"
 
 
 async def dates(session: ClientSession, contents: list[str]) -> list[str | None]:

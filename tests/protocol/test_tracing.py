@@ -66,7 +66,7 @@ async def test_a_call_is_a_span_without_content(collector: Collector, tmp_path: 
         "OTEL_BSP_SCHEDULE_DELAY": "100",
         "OTEL_SDK_DISABLED": "false",
     }
-    with serving(tmp_path, environment=environment) as server:
+    with serving(tmp_path, environment=environment, ready=False) as server:
         async with client(server.url, "team-a") as session:
             await answer(session, "retain", content="a-canary-in-the-content")
         sent = collector.text_with("tools/call")

@@ -18,7 +18,6 @@ import anyio
 import anyio.to_thread
 import httpx
 import pytest
-import uvicorn
 from mcp import Client
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
@@ -29,9 +28,10 @@ from starlette.routing import Mount
 
 import hindsight.session
 from hindsight.settings import read_settings
-from tests.serving import serving
+from tests.hosting import Host, hosted, listener, url_of
+from tests.serving import BOUND, browser, serving, until
 
-from .doors import BOUND, TOOLS, App, Served, call, code, listener, opened, request, served, structured, until
+from .doors import TOOLS, App, Served, call, code, opened, request, served, structured
 
 pytestmark = pytest.mark.anyio
 
@@ -109,8 +109,10 @@ async def test_mounted_in_another_app_the_announced_path_has_the_mount() -> None
             yield
 
     outer = Starlette(routes=[Mount("/inner/memory", app)], lifespan=lifespan)
-    async with _served_by(outer) as url, opened(f"{url}/inner/memory/mcp/a/sse") as wire:
-        answer = await wire.call("recall", query="tea")
+    with listener() as listening:
+        url = f"{url_of(listening)}/inner/memory/mcp/a/sse"
+        async with hosted(Host(outer), listening), opened(url) as wire:
+            answer = await wire.call("recall", query="tea")
 
     assert wire.path.startswith("/inner/memory/mcp/a/messages?session_id=")
     assert structured(answer) == {"results": []}
@@ -125,7 +127,7 @@ async def test_a_trailing_slash_needs_no_redirect(server: Served) -> None:
 
 
 async def test_head_answers_like_the_stream_but_opens_nothing(server: Served) -> None:
-    async with httpx.AsyncClient() as http:
+    async with browser() as http:
         answer = await http.head(server.url_of("a"))
 
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
@@ -264,7 +266,7 @@ async def test_an_idle_session_ends() -> None:
 
 
 async def test_one_session_too_many_is_503_until_another_ends() -> None:
-    async with served(max_sessions=1) as server, httpx.AsyncClient() as http:
+    async with served(max_sessions=1) as server, browser() as http:
         async with opened(server.url_of("a")):
             refused = await http.get(server.url_of("b"))
         await until(lambda: len(server.app.sessions) == 0)
@@ -315,7 +317,7 @@ async def test_the_url_narrows_the_tools_of_a_session(server: Served) -> None:
 async def test_narrowing_to_a_tool_that_is_not_known_is_a_400_that_names_the_known_ones(
     server: Served, tools: str
 ) -> None:
-    async with httpx.AsyncClient() as http:
+    async with browser() as http:
         refused = await http.get(server.url_of("a"), params={"tools": tools})
 
     assert refused.status_code == 400
@@ -391,7 +393,7 @@ async def test_a_call_too_many_in_a_session_fails_at_once_and_the_others_go_on()
 
 
 async def test_a_call_too_many_in_all_fails_at_once_over_both_doors() -> None:
-    async with served(total_calls=1) as server, opened(server.url_of("a")) as wire, httpx.AsyncClient() as http:
+    async with served(total_calls=1) as server, opened(server.url_of("a")) as wire, browser() as http:
         await wire.post(call("hold"))
         await server.app.bank("a").started.wait()
         async with opened(server.url_of("b")) as other:
@@ -618,7 +620,7 @@ async def test_text_with_foreign_line_ends_survives_clients_that_split_on_them(s
 
 
 async def test_a_client_that_does_not_read_is_cut_off_and_refused_meanwhile() -> None:
-    async with served(send_timeout=0.2) as server, httpx.AsyncClient(timeout=BOUND) as http:
+    async with served(send_timeout=0.2) as server, browser() as http:
         server.app.bank("a").written.extend(["x" * 100_000] * 10)
         async with _deaf_client(server, "/mcp/a/sse") as path:
             statuses = set()
@@ -633,7 +635,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_refused_meanwhile() ->
 
 
 async def test_draining_lets_calls_finish_then_ends_streams_cleanly_and_opens_no_new_ones() -> None:
-    async with served(drain_time=BOUND) as server, opened(server.url_of("a")) as wire, httpx.AsyncClient() as http:
+    async with served(drain_time=BOUND) as server, opened(server.url_of("a")) as wire, browser() as http:
         await wire.post(call("hold"))
         await server.app.bank("a").started.wait()
         async with anyio.create_task_group() as tasks:
@@ -682,17 +684,6 @@ async def _finish_write(server: Served) -> None:
     server.app.bank("a").go.set()
     with anyio.fail_after(BOUND):
         await server.app.bank("a").stopped.wait()
-
-
-@asynccontextmanager
-async def _served_by(app: Starlette) -> AsyncIterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-    with listener() as listening:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server._serve, [listening])
-            await until(lambda: server.started)
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-            server.should_exit = True
 
 
 @asynccontextmanager
