@@ -21,6 +21,7 @@ from hindsight.bank import Bank, Query
 from hindsight.banks import Banks
 from hindsight.cli import main
 from hindsight.drafts import Draft
+from hindsight.folder import held_folder
 from hindsight.index import server
 from hindsight.record import BankId
 from hindsight.settings import read_settings
@@ -65,8 +66,9 @@ def facts(count: int, first: int = 0) -> list[str]:
 @asynccontextmanager
 async def opened(data: Path, url: str) -> AsyncIterator[Banks]:
     settings = read_settings(data_dir=data, embedder=FIRST, chroma_url=url)
-    async with open_banks(settings, data, make_embedder(settings)) as banks:
-        yield banks
+    with held_folder(data, "a test") as folder:
+        async with open_banks(settings, folder, make_embedder(settings)) as banks:
+            yield banks
 
 
 async def retain(bank: Bank, contents: Sequence[str]) -> list[str]:
@@ -137,8 +139,8 @@ async def test_a_server_that_hangs_holds_up_a_recall_or_two_and_no_others(chroma
 
     assert found == [([fact(number)], []) for number in range(SOME)]
     assert max(waits) < 2 * server.SEARCH
-    assert sorted(waits)[-3] < 0.2
-    assert retained < 1
+    assert sorted(waits)[-3] < server.SEARCH / 2
+    assert retained < 2
 
 
 @pytest.mark.usefixtures("_small_memory")
@@ -151,7 +153,7 @@ async def test_a_server_that_never_answers_from_the_start_holds_up_nobody(data: 
             passed = time.monotonic() - start
 
     assert found == [([fact(number)], []) for number in range(SOME)]
-    assert passed < 3
+    assert passed < 5
 
 
 @pytest.mark.slow

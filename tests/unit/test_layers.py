@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "hindsight"
-ADAPTERS = ("embedding.onnx", "embedding.openai", "ledger.sqlite", "index.chroma")
+ADAPTERS = ("embedding.onnx", "embedding.openai", "ledger.sqlite", "index.chroma", "index.server")
 
 Layers = Mapping[str, int]
 
