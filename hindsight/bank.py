@@ -24,6 +24,7 @@ from hindsight.errors import (
     IndexUnavailable,
     InvalidArgument,
     MemoryNotFound,
+    TextRefused,
 )
 from hindsight.filters import Predicate
 from hindsight.ledger import Changes, Conditions, EmbedderMark, Entry, Numbers, Span, Stats, Stored
@@ -350,6 +351,8 @@ class Bank:
         texts = [each.parted(_AT_ONCE) for each in understood]
         try:
             found = iter(await self._parts.embedder.embed_parts(list(chain.from_iterable(texts))))
+        except TextRefused as error:
+            return nothing, [f"{error.message}; what it refuses is found by its words alone, the rest by meaning soon"]
         except EmbedderUnavailable as error:
             return nothing, [f"{error.message}; the memory is stored and found by its words, by meaning later"]
         if not self._semantic():  # its dimension is known by now

@@ -33,13 +33,17 @@ _PATIENCE = 5.0  # seconds that a deletion waits for the calls under way
 
 @dataclass(slots=True)
 class _Seat:
-    """A bank in its place: how many calls use it, how many of these have it in their hands, and it once it is open."""
+    """A bank in its place: how many calls use it, how many of these have it in their hands, and it once it is open.
+
+    `waiting` is the way to a place among those that are open at once, which ends when all have left who wanted it.
+    """
 
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     bank: Bank | None = None
     calls: int = 0
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: asyncio.Task[Any] | None = None
     closing: asyncio.Task[None] | None = None
 
     def take(self) -> None:
@@ -94,7 +98,10 @@ class Banks:
                 seat.give_back()
 
     async def glances(self) -> list[Glance]:
-        """The banks there are, by id; damaged ones last, so that whoever works through them does what can be done."""
+        """The banks there are, by id; damaged ones last, so that whoever works through them does what can be done.
+
+        Raises StorageGone.
+        """
         return await asyncio.to_thread(self._glances)
 
     def sights(self) -> Sights:
@@ -109,7 +116,7 @@ class Banks:
         return os.access(place, os.W_OK | os.X_OK)
 
     async def delete(self, bank_id: BankId) -> bool:
-        """Remove a bank for good; False when there is none. Raises TooBusy while calls on it do not end.
+        """Remove a bank for good; False when there is none. Raises TooBusy while calls on it do not end, StorageGone.
 
         Whoever comes meanwhile waits, and finds an empty bank.
         """
@@ -124,6 +131,7 @@ class Banks:
                 raise TooBusy("calls on this bank are in flight", retry_after=5)
             if seat.bank is not None:
                 await self._shut(seat, seat.bank)
+            self._check_place()
             folder = self._folder / bank_id.folder
             if not (folder / LEDGER).exists():
                 return False
@@ -148,11 +156,14 @@ class Banks:
             yield seat
         finally:
             seat.users -= 1
+            if not seat.users and seat.waiting:
+                seat.waiting.cancel()
             if not seat.users and not seat.closing and seat.bank is not None and seat.bank.frozen:
                 self._begin_to_close(bank_id, seat)  # for the next call to find out whether it still is
             self._making_room()
 
     def _glances(self) -> list[Glance]:
+        self._check_place()
         found = []
         for path in self._folder.glob(f"*/{LEDGER}"):
             if is_gone(path.parent):
@@ -183,11 +194,15 @@ class Banks:
         async with seat.opening:
             if seat.bank is not None:
                 return
-            await self._places.acquire()
+            seat.waiting = asyncio.create_task(self._places.acquire())
+            await asyncio.wait([seat.waiting])
+            if seat.waiting.cancelled():
+                return
             try:
                 self._check_place()
                 seat.bank = Bank(self._parts, await create() if (folder / LEDGER).exists() else None, create)
             finally:
+                seat.waiting = None
                 if seat.bank is None:
                     self._places.release()
 

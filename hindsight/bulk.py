@@ -144,8 +144,8 @@ async def load(
 ) -> None:
     """Retain all lines, in their order, and tell the results in that order.
 
-    At most five windows are in work: while one is committed, the next ones are embedded and one is read. Raises what
-    `windows` and `tell` raise, as an ExceptionGroup; what has been told is on disk.
+    At most four windows are in work: while one is committed, two are embedded and one more is read or waits. Raises
+    what `windows` and `tell` raise, as an ExceptionGroup; what has been told is on disk.
     """
     ahead: asyncio.Queue[asyncio.Task[tuple[_Window, Prepared]] | None] = asyncio.Queue(2)
 

@@ -164,7 +164,7 @@ class Checkup:
             self._found_index(f"the index is torn ({', '.join(path.name for path in torn)})")
         elif mark is not None:
             try:
-                held = self._ways.keys_in(folder, BankId(self.name), mark.dimension)
+                held = self._ways.keys_in(folder, BankId.parse(self.name), mark.dimension)
             except IndexUnavailable as error:
                 self._found_index(f"the index can't be used ({error.__cause__ or error})")
                 return

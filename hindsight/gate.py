@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 from hindsight.embedding import Vectors
 from hindsight.errors import IndexUnavailable, Unavailable
@@ -55,7 +56,7 @@ class Gate:
         return index if index is not None else await asyncio.shield(self._opening())
 
     async def nearest(self, vector: Vectors, count: int) -> Nearest:
-        """As VectorIndex says. Raises TimeoutError while it opens, IndexUnavailable at once while it does not work."""
+        """As VectorIndex says. Raises TimeoutError while it opens, IndexUnavailable at once if it can't be."""
         index = self.open
         if index is None:
             opening = self._opening()
@@ -90,12 +91,11 @@ class Gate:
             if (index := self.open) is not None:
                 return index
             await self.let_go()
-            index = await self._open_index()
-            try:
+            async with AsyncExitStack() as opened:
+                index = await self._open_index()
+                opened.push_async_callback(index.aclose)
                 await self._compare(index)
-            except Unavailable:
-                await index.aclose()
-                raise
+                opened.pop_all()
             self._index = index
             self._succeeds()
             return index

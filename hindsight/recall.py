@@ -186,7 +186,7 @@ def _columns(roster: Roster, question: Question, passages: _Passages, keys: Keys
 
 def _looked_into(store: Store, vector: Vectors, columns: Columns, rows: Keys) -> Columns:
     """The columns, where the most promising memories have the cosine of their best sentence if it is known."""
-    likely = top_keys(promise(columns) + 2, LOOKED_INTO)
+    likely = top_keys(promise(columns) + 2, LOOKED_INTO)  # + 2: it leaves out what is not above 0, as a promise may be
     keys = store.roster.first_keys(rows[likely]).tolist()
     sentences = store.ledger.sentences(keys)
     there = [place for place, key in zip(likely.tolist(), keys, strict=True) if key in sentences]

@@ -491,6 +491,7 @@ class Store:
             return True  # all of them first: one that has a new vector by now would lose it
         if self.held.waiting < _BACKLOG and time.monotonic() - self._retained < _QUIET:
             self._news.set()  # to be looked at again
+            self._behind_since = None  # put off, not late
             return False
         keys, vectors = await asyncio.to_thread(self.ledger.unindexed, _CARRY)
         if len(keys):

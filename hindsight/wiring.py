@@ -25,7 +25,7 @@ from hindsight.checkup import INDEX, Checkup, Ways, bank_folders
 from hindsight.drafts import cuts_of
 from hindsight.embedding import Embedder
 from hindsight.embedding.batching import RUN, BatchingEmbedder
-from hindsight.errors import LedgerUnavailable
+from hindsight.errors import LedgerDamaged
 from hindsight.folder import BANKS
 from hindsight.gone import clearing
 from hindsight.index import Keys, VectorIndex
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from hindsight.oauth import Tokens
 
 TOOLS = (RETAIN, RECALL, GET_MEMORY, LIST_MEMORIES, UPDATE_MEMORY, FORGET, BANK_STATS)
-# File descriptors that an open bank takes with its index, and how many stay for what is not a bank: connections, say.
-_BANK_DESCRIPTORS, _SPARE_DESCRIPTORS = 32, 64
+# File descriptors that an open bank takes at most, and how many stay for what is not a bank: connections, say.
+_LEDGER_DESCRIPTORS, _INDEX_DESCRIPTORS, _SPARE_DESCRIPTORS = 16, 16, 64
 _TRACED = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ async def open_banks(settings: Settings, folder: Path, embedder: Embedder) -> As
     batching = BatchingEmbedder(embedder, settings.openai_batch if settings.embedder == "openai" else RUN)
     parts = Parts(batching, settings.zone)
     quota = Quota(settings.max_memories_per_bank, settings.max_bytes_per_bank)
-    affordable = _affordable_banks(settings.open_banks)
+    affordable = _affordable_banks(settings)
     async with _collections(settings) as collections, clearing(folder / BANKS, collections) as gone:
         open_bank = partial(_open_store, batching, quota, collections)
         banks = Banks(folder / BANKS, parts, open_bank, settings.open_banks, _glance, gone, affordable)
@@ -128,18 +128,19 @@ async def open_banks(settings: Settings, folder: Path, embedder: Embedder) -> As
             await banks.aclose()
 
 
-def _affordable_banks(wanted: int) -> int:
-    """How many banks the limit of file descriptors leaves room for; says so when it is less than `wanted`."""
+def _affordable_banks(settings: Settings) -> int:
+    """How many banks the limit of file descriptors leaves room for; says so when it is less than may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:  # Chroma keeps a fifth of the soft limit in collections; what it evicts loses records
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard == resource.RLIM_INFINITY:
         return sys.maxsize
-    found = max((hard - _SPARE_DESCRIPTORS) // _BANK_DESCRIPTORS, 1)
-    if found < wanted:
+    each = _LEDGER_DESCRIPTORS if settings.chroma_url else _LEDGER_DESCRIPTORS + _INDEX_DESCRIPTORS
+    found = max((hard - _SPARE_DESCRIPTORS) // each, 1)
+    if found < settings.open_banks:
         logger.warning(
             "the limit of %d file descriptors leaves room for %d open banks, not the %d of %s; raise it with ulimit -n",
-            hard, found, wanted, variable("open_banks"),
+            hard, found, settings.open_banks, variable("open_banks"),
         )  # fmt: skip
     return found
 
@@ -155,8 +156,9 @@ class _Collections:
 
         try:
             tie = tie_of(folder / LEDGER)
-        except LedgerUnavailable:
-            return ""  # deleting a damaged bank leaves a collection behind that nobody can find any more
+        except LedgerDamaged:
+            logger.warning("a bank is deleted whose ledger is damaged: its vectors stay on the Chroma server")
+            return ""
         return tie.uid if tie else ""
 
     async def drop(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import Message as Event
@@ -71,7 +72,7 @@ class Bodies:
                 event = await receive()
                 if event["type"] == "http.request" and not event.get("more_body") and len(event["body"]) <= self.most:
                     return bytes(event["body"])
-                return await _read_parts(event, receive, self.most, limit, self._patience)
+                return await _read_parts(event, receive, self.most, lambda: self._rearm(limit))
         except TimeoutError as error:
             if self._ended:
                 raise Stopped(_STOPS) from error
@@ -83,12 +84,15 @@ class Bodies:
         """Read no more: whoever waits for the rest of a body is told that the server stops."""
         self._ended = True
         for limit in self._arriving:
-            limit.reschedule(0)
+            if not limit.expired():  # one that has run out just now can't be moved any more
+                limit.reschedule(0)
+
+    def _rearm(self, limit: asyncio.Timeout) -> None:
+        if not self._ended:
+            limit.reschedule(asyncio.get_running_loop().time() + self._patience)
 
 
-async def _read_parts(
-    event: Event, receive: Receive, most: int, limit: asyncio.Timeout, seconds: float
-) -> bytes | Oversized:
+async def _read_parts(event: Event, receive: Receive, most: int, rearm: Callable[[], None]) -> bytes | Oversized:
     kept, size, passed = bytearray(), 0, 0
     head = tail = b""
     while event["type"] == "http.request":
@@ -106,7 +110,7 @@ async def _read_parts(
             return Oversized(head, tail, whole=False)
         if size // PACE > passed:
             passed = size // PACE
-            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+            rearm()
         event = await receive()
     raise ClientGone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -11,6 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import Receive, Scope, Send
 
 from hindsight.caller import caller_of
+from hindsight.errors import StorageGone
 from hindsight.http.answers import answer
 from hindsight.ledger import Glance
 from hindsight.messages import encode
@@ -65,7 +67,8 @@ class Metrics:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._looking:
             if time.monotonic() >= self._until:
-                self._seen = await self._glances()
+                with contextlib.suppress(StorageGone):  # /readyz tells that; what was last seen does here
+                    self._seen = await self._glances()
                 self._until = time.monotonic() + FRESH
         caller = caller_of(scope)
         own = [glance for glance in self._seen if caller.reaches(BankId(glance.bank_id)) and not glance.damaged]

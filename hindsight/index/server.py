@@ -14,9 +14,9 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
@@ -41,6 +41,8 @@ _COLLECTIONS = "tenants/default_tenant/databases/default_database/collections"
 _JSON = {"content-type": "application/json"}
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
+_T = TypeVar("_T")
+
 logger = logging.getLogger(__name__)
 
 
@@ -57,8 +59,9 @@ class ChromaServer:
     async def open(self, bank: BankId, dimension: int, ledger: Ledger) -> ServerIndex:
         """Use the collection that is tied to the ledger, or make one. Raises IndexUnavailable.
 
-        One of another dimension, and one that another ledger has used, are replaced; that ledger was a copy of ours.
-        So is one that the server fails on again and again: a kill while it writes its files leaves it such.
+        One of another dimension is replaced, and one of an era that the ledger does not know: a copy of the ledger used
+        it, or the ledger was put back, repaired, or used without the server. So is one that the server fails on again
+        and again: a kill while it writes its files leaves it such.
         """
         tie = await asyncio.to_thread(ledger.tie) or Tie(uuid.uuid4().hex)
         found = await self._find(tie.uid)
@@ -117,7 +120,7 @@ class ChromaServer:
 
     def _fault(self, found: _Found, tie: Tie, dimension: int) -> str:
         if found.era not in tie.eras:
-            return "was used by a copy of its ledger"
+            return "is not of its ledger's latest use"
         if found.dimension != dimension:
             return f"was made for dimension {found.dimension}, not {dimension}"
         since = self._broken.get(tie.uid)
@@ -136,7 +139,8 @@ class ChromaServer:
     async def _look_at(self, uid: str, id: str) -> int:
         """How many records a collection has; remembers whether it works."""
         try:
-            count = int(await self.ask("GET", f"{id}/count", bound=LOAD))
+            with _understanding():
+                count = int(await self.ask("GET", f"{id}/count", bound=LOAD))
         except _Failing:
             self._broken.setdefault(uid, time.monotonic())
             raise
@@ -175,44 +179,45 @@ class ServerIndex:
         for start in range(0, len(keys), CHUNK):
             part = slice(start, start + CHUNK)
             rows = [base64.b64encode(row.tobytes()).decode() for row in np.asarray(vectors[part], "<f4")]
-            await self._ask("POST", "upsert", {"ids": _ids(keys[part]), "embeddings": rows}, bound=WRITE)
+            await self._ask("POST", "upsert", {"ids": _ids(keys[part]), "embeddings": rows}, bound=WRITE, read=bool)
 
     async def delete(self, keys: Keys) -> None:
         """As VectorIndex says."""
         for start in range(0, len(keys), CHUNK):
-            await self._ask("POST", "delete", {"ids": _ids(keys[start : start + CHUNK])}, bound=WRITE)
+            await self._ask("POST", "delete", {"ids": _ids(keys[start : start + CHUNK])}, bound=WRITE, read=bool)
 
     async def nearest(self, vector: npt.NDArray[np.float32], count: int) -> Nearest:
         """As VectorIndex says; approximate. Takes SEARCH seconds at most."""
         sought = {"query_embeddings": vector[np.newaxis], "n_results": count, "include": ["distances"]}
-        found = await self._ask("POST", "query", sought, bound=SEARCH)
-        with _understanding():
-            distances = np.array(found["distances"][0], np.float32)
-            return Nearest(np.array(found["ids"][0], np.int64), 1 - distances)
+
+        def read(found: Any) -> Nearest:
+            return Nearest(np.array(found["ids"][0], np.int64), 1 - np.array(found["distances"][0], np.float32))
+
+        return await self._ask("POST", "query", sought, bound=SEARCH, read=read)
 
     async def keys(self) -> Keys:
         """As VectorIndex says; a page at a time."""
         pages: list[list[str]] = []
         while not pages or len(pages[-1]) == PAGE:
             page = {"limit": PAGE, "offset": len(pages) * PAGE, "include": []}
-            with _understanding():
-                pages.append((await self._ask("POST", "get", page, bound=WRITE))["ids"])
+            pages.append(await self._ask("POST", "get", page, bound=WRITE, read=lambda found: list(found["ids"])))
         return np.unique(np.array([key for page in pages for key in page], np.int64))
 
     async def count(self) -> int:
         """As VectorIndex says."""
-        with _understanding():
-            return int(await self._ask("GET", "count", bound=WRITE))
+        return await self._ask("GET", "count", bound=WRITE, read=int)
 
     async def aclose(self) -> None:
         """As VectorIndex says."""
         self.stale = True
 
-    async def _ask(self, method: str, what: str, body: object = None, *, bound: float) -> Any:
+    async def _ask(self, method: str, what: str, body: object = None, *, bound: float, read: Callable[[Any], _T]) -> _T:
         if self.stale:
             raise IndexUnavailable("the vector index is closed")
         try:
-            return await self._server.ask(method, f"{self._id}/{what}", body, bound=bound)
+            answer = await self._server.ask(method, f"{self._id}/{what}", body, bound=bound)
+            with _understanding():
+                return read(answer)
         except IndexUnavailable:
             self.stale = True
             raise

@@ -15,14 +15,13 @@ import numpy as np
 
 from hindsight.embedding import Vectors
 from hindsight.ledger import EmbedderMark, Numbers
-from hindsight.ledger.schema import version_of
+from hindsight.ledger.schema import SINCE_SENTENCES, version_of
 from hindsight.retrieval.terms import VERSION, terms
 from hindsight.retrieval.words import BLOCK, Growing
 
 _AT_ONCE = 2_000  # vectors looked at together
 _OFF = 1e-3  # how far a unit vector's length may be from 1
 _STEP = 4  # bytes behind the numbers of a sentence's vector
-_SINCE_SENTENCES = 2  # the schema's version that has them
 _NEXT = "at the bank's next use"
 
 
@@ -142,7 +141,7 @@ def _bad_vectors(database: sqlite3.Connection, dimension: int) -> Iterator[int]:
 
 def _bad_sentences(database: sqlite3.Connection, dimension: int) -> list[int]:
     """The keys of sentences that are not vectors of this dimension, or belong to no passage."""
-    if version_of(database) < _SINCE_SENTENCES:
+    if version_of(database) < SINCE_SENTENCES:
         return []
     query = "SELECT key, vectors, key IN (SELECT key FROM passage) FROM sentences"
     line = dimension + _STEP

@@ -29,7 +29,7 @@ def faults(database: sqlite3.Connection, make_cuts: MakeCuts) -> list[Fault]:
     """
     reading = _Reading(make_cuts)
     reading.read(database)
-    return [*reading.faults(), *derived_faults(database)]
+    return [*derived_faults(database), *reading.faults()]  # vectors first: passages that are cut anew keep theirs
 
 
 @dataclass(slots=True)
@@ -205,6 +205,7 @@ def _uncut(database: sqlite3.Connection, number: int) -> dict[tuple[int, int], b
     database.executemany("INSERT OR IGNORE INTO gone VALUES (?)", [(key,) for key in keys])
     if keys:
         database.execute("DELETE FROM words WHERE last >= ? AND first <= ?", (min(keys), max(keys)))
+    database.execute("DELETE FROM sentences WHERE key IN (SELECT key FROM passage WHERE number = ?)", (number,))
     database.execute("DELETE FROM passage WHERE number = ?", (number,))
     return {(start, stop): vector for _, start, stop, vector in rows if vector is not None}
 

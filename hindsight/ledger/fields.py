@@ -43,7 +43,7 @@ def readable(row: Sequence[object], before: str = FIRST_MOMENT) -> Fields | None
     for (name, (read, instead)), value in zip(_FORMS.items(), row, strict=True):
         try:
             values[name] = read(value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             values[name] = instead(values, value)
             damaged.append(name)
     del values["before"]
@@ -127,7 +127,7 @@ def _span(values: Mapping[str, Any]) -> Span:
         moment = datetime.fromisoformat(values["retained_at"])
         return Span.between(moment, moment)
     start = datetime.combine(date.fromisoformat(values["event_date"][:10]), time(), UTC)
-    return Span.between(start, start + timedelta(days=1))
+    return Span.between(start, start + timedelta(days=1) if start.date() < date.max else start)
 
 
 Read = Callable[[object], object]

@@ -27,6 +27,7 @@ def _keep_sentences(database: sqlite3.Connection) -> None:
 # What leads from version 1 to 2, from 2 to 3, and so on. A step works in a transaction that it does not end.
 STEPS: tuple[Step, ...] = (_keep_sentences,)
 VERSION = 1 + len(STEPS)
+SINCE_SENTENCES = 2  # the first version that has them
 _TABLES = f"""
 CREATE TABLE bank (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE memory (

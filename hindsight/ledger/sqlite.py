@@ -108,6 +108,8 @@ def _glance(path: Path, uri: str) -> Glance:
             "SELECT (SELECT value FROM bank WHERE name = 'id'), (SELECT count(*) FROM memory), page_count * page_size,"
             " (SELECT count(*) FROM sqlite_sequence WHERE name = 'memory') FROM pragma_page_count, pragma_page_size"
         ).fetchone()
+        if row[0] is None:
+            raise LedgerDamaged(_DAMAGED)
     return Glance(str(row[0]), row[1], row[2], begun=bool(row[3]))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hindsight.ledger.fields import FIELDS
 from hindsight.ledger.pages import HEADER, page_size
-from hindsight.ledger.schema import VERSION, committed, version_of
+from hindsight.ledger.schema import SINCE_SENTENCES, VERSION, committed, version_of
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_ERROR)
 _MOST = 5  # faults of the file itself that are told
@@ -23,6 +23,7 @@ _TABLES = {
     "tag": "tag, number",
     "words": "first, last, version, postings",
 }
+_SENTENCES = {"sentences": "key, vectors"}
 _NO_VERSION = 1_000  # a number from here on is damage
 
 
@@ -83,8 +84,9 @@ def file_faults(path: Path) -> list[str]:
     """What SQLite finds wrong with the file itself in all of its pages. Raises Unusable."""
     try:
         with reading(path) as database:
-            if version_of(database):
-                for table, columns in _TABLES.items():  # a damaged definition of a table is not SQLite's concern
+            if version := version_of(database):
+                tables = _TABLES | (_SENTENCES if version >= SINCE_SENTENCES else {})
+                for table, columns in tables.items():  # a damaged definition of a table is not SQLite's concern
                     database.execute(f"SELECT {columns} FROM {table} LIMIT 0")
             found = [row[0].decode() for row in database.execute(f"PRAGMA integrity_check({_MOST})")]
     except sqlite3.Error as error:

@@ -167,6 +167,7 @@ async def test_a_text_that_the_service_refuses_is_found_by_its_words_and_holds_u
         by_words = await recall(running.url, "Oslo")
 
     assert "refuses a text" in refused["warnings"][0]
+    assert "found by its words alone" in refused["warnings"][0]
     assert "warnings" in late
     assert by_words["results"][0]["text"] == "Bob moved to Oslo."
     assert "warnings" not in by_words

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 
 from tests.crash.book import Book
 from tests.crash.facts import parcels
 from tests.crash.moments import Scene
 from tests.mirrored import FIRST, mirror
-from tests.serving import Serving, client, get, refusal, serving
+from tests.serving import BOUND, Serving, client, get, refusal, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +58,8 @@ async def test_nothing_is_acknowledged_or_told_to_be_empty_once_the_folder_is_an
             told.append(await refusal(session, "recall", query="answer"))
             told.append(await refusal(session, "list_memories"))
         exported = get(f"{running.url}/banks/closed/memories")
+        listed = get(f"{running.url}/banks")
+        deleted = httpx.delete(f"{running.url}/banks/closed?confirm=true", timeout=BOUND)
         alive = get(f"{running.url}/healthz")[0]
         left = sorted(data.rglob("*"))
         status = running.stop()
@@ -64,7 +67,8 @@ async def test_nothing_is_acknowledged_or_told_to_be_empty_once_the_folder_is_an
     assert [each["code"] for each in told] == ["INTERNAL"] * 5
     assert all("removed or replaced" in each["message"] for each in told)
     assert all("restart" in each["next_action"] for each in told)
-    assert exported[0] == 500
+    assert (exported[0], listed[0], deleted.status_code) == (500, 500, 500)
+    assert "removed or replaced" in deleted.json()["error"]["message"]
     assert alive == 200
     assert [path.name for path in left if path not in files and not path.name.startswith("ledger.db-")] == []
     assert status == 0

@@ -553,6 +553,7 @@ def test_a_thousand_wrong_keys_a_second_do_not_slow_a_right_one_by_a_factor_of_t
         rounds = [(_median_time(connection, guarded), *_during_a_flood(connection, guarded)) for _ in range(5)]
 
     flooded = [taken for _, taken, rate in rounds if rate > 900]  # not when the machine has no time for that many
+    assert flooded
     assert min(flooded) < 2 * min(alone for alone, _, _ in rounds)
 
 

@@ -199,6 +199,21 @@ async def test_a_caller_that_leaves_while_it_waits_for_a_place_takes_none(
     assert door.open_now == []
 
 
+async def test_a_caller_that_leaves_while_it_waits_for_a_place_holds_up_no_end(
+    door: Door, tmp_path: Path, ids: list[BankId]
+) -> None:
+    banks = Banks(tmp_path, PARTS, door.open, 2, no_look, at_once=2)
+    with anyio.fail_after(BOUND):
+        async with banks.lease(ids[0]), banks.lease(ids[1]):
+            waiting = asyncio.create_task(use(banks, ids[2]))
+            await asyncio.sleep(0)
+            await leave(waiting)
+        await banks.aclose()
+
+    assert door.opened == ids[:2]
+    assert door.open_now == []
+
+
 async def test_a_call_on_an_open_bank_does_not_wait_for_the_room_that_another_one_needs(
     door: Door, tmp_path: Path, ids: list[BankId]
 ) -> None:

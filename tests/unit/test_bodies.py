@@ -45,6 +45,26 @@ async def test_whoever_waits_for_the_rest_of_a_body_is_told_that_the_server_stop
     assert (outcome.code, outcome.status) == ("TOO_BUSY", 503)
 
 
+async def test_an_end_is_not_held_up_by_a_body_whose_time_has_just_run_out() -> None:
+    bodies, client = Bodies(read_settings(send_timeout=0.01)), Client()
+    ended = asyncio.Event()
+
+    def end() -> None:
+        bodies.end()
+        ended.set()
+
+    with anyio.fail_after(BOUND):
+        reading = asyncio.create_task(bodies.read(client))
+        await client.asked.wait()
+        # The timer of the body is older, so it runs out right before the end within one turn of the loop.
+        loop = asyncio.get_running_loop()
+        loop.call_at(next(iter(bodies._arriving)).when() or 0, end)
+        [outcome] = await asyncio.gather(reading, return_exceptions=True)
+        await ended.wait()
+
+    assert isinstance(outcome, Stopped)
+
+
 async def test_a_body_that_begins_after_the_end_is_not_read() -> None:
     bodies, client = Bodies(read_settings()), Client()
     bodies.end()

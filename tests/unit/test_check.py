@@ -332,6 +332,28 @@ def test_a_fault_is_named_and_changed_by_a_repair_alone_after_which_the_bank_is_
     assert others <= {number for (number,) in ask(small.ledger, "SELECT number FROM memory")}
 
 
+def test_several_faults_of_one_memory_are_mended_together(small: Small, told: Told) -> None:
+    small.do(
+        "UPDATE passage SET vector = zeroblob(7) WHERE number = 3",
+        "UPDATE passage SET stop = stop - 1 WHERE number = 3",
+        "INSERT OR REPLACE INTO sentences SELECT key, x'00' FROM passage WHERE number = 3",
+    )
+    repaired, lines = told(small.data, "--repair")
+
+    assert repaired == 0
+    assert sum(line.startswith("team:   repaired by") for line in lines) == 2
+    assert told(small.data) == (0, ["team: sound"])
+
+
+def test_a_damaged_span_of_the_last_day_there_is_gets_an_end(small: Small, told: Told) -> None:
+    small.do("UPDATE memory SET event_date = '9999-12-31', time_start = 'x', time_end = 'x' WHERE number = 3")
+    repaired, lines = told(small.data, "--repair")
+
+    assert any("time_start, time_end" in line for line in lines)
+    assert told(small.data) == (0, ["team: sound"])
+    assert repaired == 1
+
+
 def test_damaged_fields_get_what_is_known_otherwise(small: Small, told: Told) -> None:
     small.do(
         "UPDATE memory SET text = CAST(substr(text, 1, 5) || x'ff' || substr(text, 7) AS TEXT), tags = '?',"
