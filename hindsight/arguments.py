@@ -29,6 +29,7 @@ from hindsight.understanding.when import parse_when
 
 ArgumentsT = TypeVar("ArgumentsT")
 _SHOWN = 60
+_NAMED = 10  # unknown arguments that are told one by one
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.0+)?\s*")
 
 
@@ -75,7 +76,11 @@ def read_arguments(arguments: type[ArgumentsT], given: Mapping[str, object]) -> 
             values[name] = _read(name, field.metadata["kind"], value)
         elif field.default is dataclasses.MISSING:
             raise InvalidArgument(f"{name} is required and was not given", argument=name)
-    return arguments(**values), [_unknown(name, list(fields)) for name in given if name not in fields]
+    unknown = [name for name in given if name not in fields]
+    warnings = [_unknown(name, list(fields)) for name in unknown[:_NAMED]]
+    if more := len(unknown) - len(warnings):
+        warnings.append(f"{more} more arguments are not known and were ignored")
+    return arguments(**values), warnings
 
 
 def _read(name: str, kind: Kind, value: object) -> Any:
@@ -88,7 +93,7 @@ def _read(name: str, kind: Kind, value: object) -> Any:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[:_SHOWN], known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
     return f"the argument {_shown(name)} is not known and was ignored; {hint}"
 

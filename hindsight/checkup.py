@@ -86,7 +86,7 @@ class Checkup:
             self.findings.append(Finding(str(error)))
         except HindsightError as error:
             self.findings.append(Finding(f"stopped short: {error.message}. {error.advice}"))
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, ValueError, sqlite3.Error) as error:
             self.findings.append(Finding(f"stopped short: {error}"))
 
     def _is_sound(self) -> bool:

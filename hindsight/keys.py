@@ -111,7 +111,7 @@ class KeyFile:
             return tuple(_from_file(entry) for entry in kept["keys"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidArgument) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidArgument) as error:
             raise KeysUnreadable(f"{self._path} can't be read as keys: {type(error).__name__}") from error
 
     def add(self, key: Key) -> None:
@@ -241,7 +241,7 @@ def _fixed_keys(text: str) -> list[Key]:
         return []
     try:
         entries = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         entries = None
     if not isinstance(entries, list):
         raise SettingsError(f"{variable('api_keys')}: it must be a JSON list of objects with name, key, banks, scopes")

@@ -36,7 +36,7 @@ from hindsight.telemetry import Lag
 
 logger = logging.getLogger(__name__)
 
-OpenIndex = Callable[[int], Awaitable[VectorIndex]]
+OpenIndex = Callable[[EmbedderMark], Awaitable[VectorIndex]]
 
 # Vectors held in memory, 12 MB with 384 dimensions: a product over them takes a fraction of a millisecond, less than
 # Chroma's search, so smaller banks are searched exactly; larger ones by the index, with a sketch of each vector.
@@ -170,7 +170,7 @@ class Store:
             if self.semantic:
                 return
             await asyncio.to_thread(self._give_over)
-            # Opened anew for the other dimension; a search under way falls back on the ledger.
+            # Opened anew for the other vectors; a search under way falls back on the ledger.
             await self._gate.let_go()
         self._news.set()
 
@@ -330,7 +330,7 @@ class Store:
 
     async def _opened(self) -> VectorIndex:
         assert self._ledger_mark is not None  # nothing goes to an index before the first vector
-        return await self._open_index(self._ledger_mark.dimension)
+        return await self._open_index(self._ledger_mark)
 
     async def _compare(self, index: VectorIndex) -> None:
         """Find out what the index lacks and has too much; both are seen to by the steps that follow."""
@@ -521,7 +521,7 @@ class Store:
 async def open_store(
     name: str, ledger: Ledger, embedder: BatchingEmbedder, open_index: OpenIndex, quota: Quota
 ) -> Store:
-    """Open a store over a ledger, which goes with it; `open_index` opens the bank's index for vectors of a dimension.
+    """Open a store over a ledger, which goes with it; `open_index` opens the bank's index for vectors of an embedder.
 
     The ledger is closed when that fails. Raises LedgerUnavailable.
     """

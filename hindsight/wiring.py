@@ -29,7 +29,7 @@ from hindsight.errors import LedgerDamaged
 from hindsight.folder import BANKS
 from hindsight.gone import clearing
 from hindsight.index import Keys, VectorIndex
-from hindsight.ledger import Cut, Glance, Ledger, Tie
+from hindsight.ledger import Cut, EmbedderMark, Glance, Ledger, Tie
 from hindsight.quota import Quota
 from hindsight.record import BankId
 from hindsight.settings import Settings, SettingsError, variable
@@ -164,8 +164,8 @@ class _Collections:
     async def drop(self, name: str) -> None:
         await self._server.drop(name)
 
-    async def open(self, bank_id: BankId, folder: Path, ledger: Ledger, dimension: int) -> VectorIndex:
-        index = await self._server.open(bank_id, dimension, ledger)
+    async def open(self, bank_id: BankId, folder: Path, ledger: Ledger, mark: EmbedderMark) -> VectorIndex:
+        index = await self._server.open(bank_id, mark.dimension, ledger, mark.name)
         # From here on an index in the folder is out of date.
         await anyio.to_thread.run_sync(_remove_indexes, folder)
         return index
@@ -237,14 +237,14 @@ def _keys_in(folder: Path, bank_id: BankId, dimension: int) -> Keys:
     return asyncio.run(keys_in(folder, bank_id, dimension))
 
 
-async def _open_embedded(bank_id: BankId, folder: Path, ledger: Ledger, dimension: int) -> VectorIndex:
+async def _open_embedded(bank_id: BankId, folder: Path, ledger: Ledger, mark: EmbedderMark) -> VectorIndex:
     tie = await anyio.to_thread.run_sync(ledger.tie)
     if tie and tie.eras:
         # From here on a collection on a server is out of date.
         await anyio.to_thread.run_sync(ledger.retie, Tie(tie.uid))
     # Chroma takes a second to import, so it is left to the first index that is opened.
     chroma = await anyio.to_thread.run_sync(importlib.import_module, "hindsight.index.chroma")
-    return cast(VectorIndex, await chroma.open_chroma(folder / INDEX, bank_id, dimension))
+    return cast(VectorIndex, await chroma.open_chroma(folder / INDEX, bank_id, mark.dimension, mark.name))
 
 
 def remove_index(folder: Path, settings: Settings) -> None:

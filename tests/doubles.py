@@ -57,6 +57,11 @@ def not_a_number(reply: Reply) -> object:
     return {**reply, "data": [{**each, "embedding": [float("nan"), *each["embedding"][1:]]} for each in reply["data"]]}
 
 
+def too_large(reply: Reply) -> object:
+    """Vectors with a number that no float holds."""
+    return {**reply, "data": [{**each, "embedding": [10**400, *each["embedding"][1:]]} for each in reply["data"]]}
+
+
 def zeros(reply: Reply) -> object:
     """Vectors of no direction."""
     return {**reply, "data": [{**each, "embedding": [0.0] * len(each["embedding"])} for each in reply["data"]]}

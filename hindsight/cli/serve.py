@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import socket
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 # Seconds that a thread keeps Python's lock while others ask for it. The usual 0.005 lets the threads that embed, which
 # need it for a moment after each text, wait half a millisecond a text for those that read texts: a core is idle then.
 _SWITCH = 0.0005
+
+_M_ARENA_MAX = -8  # in glibc's malloc.h
 
 logger = logging.getLogger("hindsight")
 
@@ -59,9 +62,17 @@ def _serve(arguments: argparse.Namespace) -> int:
         )
     embedder = make_embedder(settings)
     sys.setswitchinterval(_SWITCH)
+    _use_few_heaps()
     with held_folder(settings.data_dir, "hindsight serve") as folder:
         asyncio.run(_run(settings, folder, embedder, keyring))
     return 0
+
+
+def _use_few_heaps() -> None:
+    """Have all threads share two of glibc's heaps. Else each gets its own, which keeps what was freed there: over
+    12,000 calls on twelve banks a server grew by a third more."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _options() -> list[str]:

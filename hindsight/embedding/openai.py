@@ -27,6 +27,8 @@ READY = 5.0  # seconds that `ready` waits for the service
 REST = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 4.0
 _PASSING = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
+# What the SDK meets in an answer that is none.
+_NO_ANSWER = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 _REFUSING = (400, 413, 422)  # the statuses of a service that works, but not on these texts
 # Four letters, a digit or any other character. Against MiniLM's tokenizer: a fifth too many in English prose and code,
 # as many for scripts without spaces, a tenth too few in German, whose words it does not know.
@@ -106,7 +108,7 @@ class OpenAiEmbedder:
                     logger.warning("the embedding service refuses a text: status %d", error.status_code)
                     raise TextRefused("the embedding service refuses a text") from error
                 raise self._failed("refuses the request", error) from error
-            except (ValueError, TypeError, AttributeError) as error:  # what the SDK meets in an answer that is none
+            except _NO_ANSWER as error:
                 raise self._failed("answers with something else than vectors", error) from error
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), wait)
@@ -130,7 +132,7 @@ class OpenAiEmbedder:
         try:
             found = {item.index: item.embedding for item in answer.data}  # type: ignore[attr-defined]  # the SDK checks no answer
             rows = np.array([found[place] for place in range(count)], np.float64)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise self._failed("answers with something else than a vector for each text", error) from error
         lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
         if len(found) != count or rows.ndim != 2 or not (np.isfinite(lengths) & (lengths > 0)).all():

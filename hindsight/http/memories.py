@@ -260,8 +260,8 @@ async def _unzipped(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
     inflater = zlib.decompressobj(_GZIP)
     async with aclosing(chunks):
         async for chunk in chunks:
-            piece = b""
-            while chunk or len(piece) == _PIECE:
+            more = bool(chunk)
+            while more:
                 if inflater.eof:
                     inflater = zlib.decompressobj(_GZIP)  # a file may be of several parts
                 try:
@@ -270,6 +270,7 @@ async def _unzipped(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
                     raise _BrokenBody("the body is not valid gzip") from error
                 yield piece
                 chunk = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+                more = bool(chunk) or (len(piece) == _PIECE and not inflater.eof)
     if not inflater.eof:
         raise _BrokenBody("the gzip body ends before its end")
 

@@ -121,14 +121,14 @@ class ChromaIndex:
         self._client.close()  # an ExitStack: the second time it does nothing
 
 
-async def open_chroma(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
-    """Open the embedded index of `bank` under `folder`, or make it. One that is torn, or of another dimension, is
-    moved aside and an empty one made; `rebuilt` then says so.
+async def open_chroma(folder: Path, bank: BankId, dimension: int, embedder: str = "") -> ChromaIndex:
+    """Open the embedded index of `bank` under `folder`, or make it. One that is torn, or of another dimension or
+    embedder, is moved aside and an empty one made; `rebuilt` then says so.
 
     At most one may be open on a folder, in all processes. Raises IndexUnavailable.
     """
     with _Adapting():
-        return await anyio.to_thread.run_sync(_open_or_replace, folder, bank, dimension)
+        return await anyio.to_thread.run_sync(_open_or_replace, folder, bank, dimension, embedder)
 
 
 async def keys_in(folder: Path, bank: BankId, dimension: int) -> Keys:
@@ -163,19 +163,19 @@ class _Adapting:
             raise IndexUnavailable("the vector index does not work at the moment") from error
 
 
-def _open_or_replace(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
+def _open_or_replace(folder: Path, bank: BankId, dimension: int, embedder: str) -> ChromaIndex:
     folder.mkdir(exist_ok=True)  # but not the bank's own: one that was removed stays so
     if not (folder / segments.DATABASE).exists():
         _check_space(folder)
     if torn := segments.torn_segments(folder):
         _replace(folder, f"torn: {', '.join(path.name for path in torn)}")
-        return _open(folder, bank, dimension)
+        return _open(folder, bank, dimension, embedder)
     try:
-        return _open(folder, bank, dimension)
-    except (ChromaError, _OtherDimension) as error:
+        return _open(folder, bank, dimension, embedder)
+    except (ChromaError, _OtherVectors) as error:
         # Not what is only so now: a locked or unreadable database was found before, a full disk is by _replace.
         _replace(folder, f"unusable: {error}")
-        return _open(folder, bank, dimension)
+        return _open(folder, bank, dimension, embedder)
 
 
 def _replace(folder: Path, reason: str) -> None:
@@ -185,12 +185,12 @@ def _replace(folder: Path, reason: str) -> None:
     folder.mkdir()
 
 
-def _open(folder: Path, bank: BankId, dimension: int) -> ChromaIndex:
+def _open(folder: Path, bank: BankId, dimension: int, embedder: str) -> ChromaIndex:
     database = folder / segments.DATABASE
     if not (database.exists() and database.stat().st_size):
         _make_database(database)
     with ExitStack() as opened:
-        collection = _collection(_client(folder, opened), bank, dimension)
+        collection = _collection(_client(folder, opened), bank, dimension, embedder)
         return _loaded(folder, collection, opened)
 
 
@@ -219,12 +219,13 @@ def _settings() -> Settings:
     return Settings(anonymized_telemetry=False)
 
 
-class _OtherDimension(Exception):
-    """The collection holds vectors of another dimension."""
+class _OtherVectors(Exception):
+    """The collection holds vectors of another embedder or dimension. To remove them all and put others in their places
+    would leave some that a search can't reach: 0.7 % of 20,000."""
 
 
-def _collection(client: Client, bank: BankId, dimension: int) -> chromadb.Collection:
-    """The bank's collection, made when it is missing. Raises _OtherDimension, ChromaError."""
+def _collection(client: Client, bank: BankId, dimension: int, embedder: str) -> chromadb.Collection:
+    """The bank's collection, made when it is missing. Raises _OtherVectors, ChromaError."""
     # Not get_or_create: it would overwrite the dimension that is compared here.
     try:
         collection = client.get_collection(bank.folder, embedding_function=None)
@@ -232,12 +233,14 @@ def _collection(client: Client, bank: BankId, dimension: int) -> chromadb.Collec
         metadata = {
             "bank": bank.text,
             "dimension": dimension,
+            "embedder": embedder,
             "hnsw:space": "cosine",
             "hnsw:search_ef": SEARCH_EF,
         }
         return client.create_collection(bank.folder, metadata=metadata, embedding_function=None)
-    if (found := (collection.metadata or {}).get("dimension")) != dimension:
-        raise _OtherDimension(f"made for dimension {found}, not {dimension}")
+    about = collection.metadata or {}
+    if (found := (about.get("dimension"), about.get("embedder"))) != (dimension, embedder):
+        raise _OtherVectors(f"made for {found}, not {(dimension, embedder)}")
     return collection
 
 

@@ -97,7 +97,7 @@ def _read_seal(folder: Path) -> Seal:
     try:
         sealed = json.loads((folder / SEAL).read_bytes())
         return {str(name): (int(size), int(crc)) for name, (size, crc) in sealed.items()}
-    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -56,23 +56,23 @@ class ChromaServer:
         self._rest_until = 0.0  # not 0 while the server is down
         self._broken: dict[str, float] = {}  # collections that fail, each since when
 
-    async def open(self, bank: BankId, dimension: int, ledger: Ledger) -> ServerIndex:
+    async def open(self, bank: BankId, dimension: int, ledger: Ledger, embedder: str = "") -> ServerIndex:
         """Use the collection that is tied to the ledger, or make one. Raises IndexUnavailable.
 
-        One of another dimension is replaced, and one of an era that the ledger does not know: a copy of the ledger used
-        it, or the ledger was put back, repaired, or used without the server. So is one that the server fails on again
-        and again: a kill while it writes its files leaves it such.
+        One of another dimension or embedder is replaced, and one of an era that the ledger does not know: a copy of the
+        ledger used it, or the ledger was put back, repaired, or used without the server. So is one that the server
+        fails on again and again: a kill while it writes its files leaves it such.
         """
         tie = await asyncio.to_thread(ledger.tie) or Tie(uuid.uuid4().hex)
         found = await self._find(tie.uid)
-        if found and (fault := self._fault(found, tie, dimension)):
+        if found and (fault := self._fault(found, tie, dimension, embedder)):
             logger.warning("the collection of bank %s %s; it is made anew", bank.text, fault)
             await self.drop(tie.uid)
             tie, found = Tie(uuid.uuid4().hex), None
         era = uuid.uuid4().hex
         # Both eras count until the collection knows the new one.
         await asyncio.to_thread(ledger.retie, Tie(tie.uid, (found.era, era) if found else (era,)))
-        about = {"bank": bank.text, "dimension": dimension, "era": era}
+        about = {"bank": bank.text, "dimension": dimension, "embedder": embedder, "era": era}
         id = await self._renew(found.id, about) if found else await self._create(tie.uid, about)
         await asyncio.to_thread(ledger.retie, Tie(tie.uid, (era,)))
         return ServerIndex(self, id, rebuilt=await self._look_at(tie.uid, id) == 0)
@@ -116,13 +116,13 @@ class ChromaServer:
             return None
         with _understanding():
             about = found["metadata"] or {}
-            return _Found(str(found["id"]), about.get("dimension"), str(about.get("era")))
+            return _Found(str(found["id"]), about.get("dimension"), about.get("embedder"), str(about.get("era")))
 
-    def _fault(self, found: _Found, tie: Tie, dimension: int) -> str:
+    def _fault(self, found: _Found, tie: Tie, dimension: int, embedder: str) -> str:
         if found.era not in tie.eras:
             return "is not of its ledger's latest use"
-        if found.dimension != dimension:
-            return f"was made for dimension {found.dimension}, not {dimension}"
+        if (made_for := (found.dimension, found.embedder)) != (dimension, embedder):
+            return f"was made for {made_for}, not {(dimension, embedder)}"
         since = self._broken.get(tie.uid)
         return "does not work" if since is not None and time.monotonic() - since >= BROKEN else ""
 
@@ -229,6 +229,7 @@ class _Found:
 
     id: str
     dimension: object
+    embedder: object
     era: str
 
 

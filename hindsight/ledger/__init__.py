@@ -307,9 +307,7 @@ class Ledger(Protocol):
 
     def give_to(self, embedder: EmbedderMark) -> None:
         """Drop all vectors, also of sentences: from now on they come from `embedder`, and no passage has one or is in
-        the index.
-
-        An index for vectors of the same dimension may still hold them: their keys are `gone`.
+        the index, which is another one from here on.
         """
         ...
 

@@ -107,6 +107,7 @@ def _tags(value: object) -> str:
     tags = json.loads(text)
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise TypeError
+    "".join(tags).encode()  # half a character can't be stored as a tag
     return text
 
 

@@ -306,9 +306,6 @@ class SqliteLedger:
 
     def give_to(self, embedder: EmbedderMark) -> None:
         with self._commit() as database:
-            row = database.execute("SELECT value ->> 'dimension' FROM bank WHERE name = 'embedder'").fetchone()
-            if row and row[0] == embedder.dimension:
-                database.execute("INSERT OR IGNORE INTO gone SELECT key FROM passage WHERE vector IS NOT NULL")
             database.execute("UPDATE passage SET vector = NULL, indexed = 0")
             database.execute("DELETE FROM sentences")
             database.execute("DELETE FROM bank WHERE name = 'embedder'")

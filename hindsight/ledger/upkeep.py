@@ -84,10 +84,12 @@ def file_faults(path: Path) -> list[str]:
     """What SQLite finds wrong with the file itself in all of its pages. Raises Unusable."""
     try:
         with reading(path) as database:
-            if version := version_of(database):
-                tables = _TABLES | (_SENTENCES if version >= SINCE_SENTENCES else {})
-                for table, columns in tables.items():  # a damaged definition of a table is not SQLite's concern
-                    database.execute(f"SELECT {columns} FROM {table} LIMIT 0")
+            version, tables = version_of(database), _tables(database)
+            expected = _TABLES | (_SENTENCES if version >= SINCE_SENTENCES else {}) if version else {}
+            if expected.keys() != tables & (_TABLES | _SENTENCES).keys():
+                return [_damage(path, [f"it does not have the tables of schema {version}"])]
+            for table, columns in expected.items():  # a damaged definition of a table is not SQLite's concern
+                database.execute(f"SELECT {columns} FROM {table} LIMIT 0")
             found = [row[0].decode() for row in database.execute(f"PRAGMA integrity_check({_MOST})")]
     except sqlite3.Error as error:
         if not _is_damage(error):
@@ -101,7 +103,7 @@ def file_faults(path: Path) -> list[str]:
 def is_empty(path: Path) -> bool:
     """Whether nothing was ever written to the ledger: its first transaction was cut short. Raises sqlite3.Error."""
     with reading(path) as database:
-        return version_of(database) == 0
+        return not _tables(database)
 
 
 def has_forgotten(path: Path) -> bool:
@@ -141,6 +143,10 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
         database.execute("PRAGMA secure_delete = ON")
         database.text_factory = bytes
         yield database
+
+
+def _tables(database: sqlite3.Connection) -> set[str]:
+    return {row[0].decode() for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

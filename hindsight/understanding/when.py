@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 DAY = timedelta(days=1)
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
-_ALLOWED = "use an ISO 8601 date or date-time of the years 1 to 9999, such as 2024-05-03 or 2024-05-03T10:15:00Z"
+_ALLOWED = "an ISO 8601 date or date-time of the years 1 to 9999, such as 2024-05-03 or 2024-05-03T10:15:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _iso_day(found: re.Match[str]) -> date:
             return _ordinal_day(year, int(found["ordinal"]))
         return date(year, int(found["month"] or found["month_"]), int(found["day"] or found["day_"]))
     except ValueError as error:
-        raise ValueError(f"there is no such day ({error}); {_ALLOWED}") from error
+        raise ValueError(f"there is no such day ({error}); give {_ALLOWED}") from error
 
 
 def _ordinal_day(year: int, number: int) -> date:
@@ -110,7 +110,7 @@ def _clock(hour: str, minute: str, second: str) -> timedelta:
     """The time since midnight; 24:00 is the next midnight, and a leap second, :60, is the next minute."""
     clock = timedelta(hours=int(hour), minutes=int(minute), seconds=int(second))
     if int(minute) > 59 or int(second) > 60 or (int(hour) > 23 and clock != DAY):
-        raise ValueError(f"there is no such time of day; {_ALLOWED}")
+        raise ValueError(f"there is no such time of day; give {_ALLOWED}")
     return clock
 
 
@@ -120,7 +120,7 @@ def _offset(text: str) -> timezone:
     digits = re.sub(r"[^0-9]", "", text).ljust(6, "0")
     size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:4]), seconds=int(digits[4:]))
     if size >= DAY or int(digits[2:4]) > 59:
-        raise ValueError(f"there is no such offset from UTC; {_ALLOWED}")
+        raise ValueError(f"there is no such offset from UTC; give {_ALLOWED}")
     return timezone(size if text[0] == "+" else -size)
 
 
@@ -139,7 +139,7 @@ def _named_day(found: re.Match[str]) -> date:
     try:
         return date(int(found["year"]), _MONTHS.index(found["month"]) + 1, int(found["day"]))
     except ValueError as error:
-        raise ValueError(f"there is no such day ({error}); {_ALLOWED}") from error
+        raise ValueError(f"there is no such day ({error}); give {_ALLOWED}") from error
 
 
 def _from_mail(found: re.Match[str], value: str, zone: tzinfo) -> When:
@@ -156,7 +156,7 @@ def _from_mail(found: re.Match[str], value: str, zone: tzinfo) -> When:
 
 def _checked(day: date, weekday: str) -> date:
     if weekday != _WEEKDAYS[day.weekday()]:
-        raise ValueError(f"{day.isoformat()} is not a {weekday}; {_ALLOWED}")
+        raise ValueError(f"{day.isoformat()} is not a {weekday}; give {_ALLOWED}")
     return day
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,9 @@ import pytest
 from hindsight.bank import Bank, Narrowing, Parts, Query
 from hindsight.drafts import Draft
 from hindsight.embedding.batching import BatchingEmbedder
+from hindsight.index import VectorIndex
 from hindsight.index.chroma import open_chroma
+from hindsight.ledger import EmbedderMark
 from hindsight.ledger.sqlite import open_sqlite
 from hindsight.quota import Quota
 from hindsight.record import BankId
@@ -50,8 +51,11 @@ async def opened(folder: Path, clock: Clock) -> AsyncIterator[Bank]:
     embedder = BatchingEmbedder(Mirrored("mirrored"))
 
     async def create() -> Store:
+        async def open_index(mark: EmbedderMark) -> VectorIndex:
+            return await open_chroma(folder / "index", ID, mark.dimension, mark.name)
+
         ledger = open_sqlite(folder / "ledger.db", ID.text)
-        return await open_store(ID.text, ledger, embedder, partial(open_chroma, folder / "index", ID), Quota(0, 0))
+        return await open_store(ID.text, ledger, embedder, open_index, Quota(0, 0))
 
     bank = Bank(Parts(embedder, UTC, clock), await create(), create)
     try:

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import httpx
 import pytest
 
 from tests.crash.book import Book
 from tests.crash.facts import parcels
 from tests.crash.moments import Scene
 from tests.mirrored import FIRST, mirror
-from tests.serving import BOUND, Serving, client, get, refusal, serving
+from tests.serving import Serving, browser, client, get, refusal, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +58,8 @@ async def test_nothing_is_acknowledged_or_told_to_be_empty_once_the_folder_is_an
             told.append(await refusal(session, "list_memories"))
         exported = get(f"{running.url}/banks/closed/memories")
         listed = get(f"{running.url}/banks")
-        deleted = httpx.delete(f"{running.url}/banks/closed?confirm=true", timeout=BOUND)
+        async with browser(running.url) as http:
+            deleted = await http.delete("/banks/closed?confirm=true")
         alive = get(f"{running.url}/healthz")[0]
         left = sorted(data.rglob("*"))
         status = running.stop()

@@ -224,10 +224,11 @@ async def test_what_an_index_lost_to_a_power_cut_comes_back_when_its_bank_is_ope
     monkeypatch.setattr("hindsight.store.HELD", 5)  # as in a bank of many thousands, which opens its index by itself
     settings = read_settings(data_dir=tmp_path, embedder=FIRST)
     index = tmp_path / BANKS / BANK.folder / INDEX
-    async with open_banks(settings, tmp_path, make_embedder(settings)) as banks, banks.lease(BANK) as bank:
+    embedder = make_embedder(settings)
+    async with open_banks(settings, tmp_path, embedder) as banks, banks.lease(BANK) as bank:
         await asyncio.gather(*(bank.retain(Draft(content=f"fact {number}")) for number in range(60)))
         await until(lambda: bank.lag.unindexed == 0)
-    changed = await open_chroma(index, BANK, DIMENSION_OF_TEXTS)
+    changed = await open_chroma(index, BANK, DIMENSION_OF_TEXTS, embedder.name)
     await changed.delete(np.array([3, 30, 59], np.int64))
     await changed.upsert(np.array([99], np.int64), np.ones((1, DIMENSION_OF_TEXTS), np.float32))
     await changed.aclose()

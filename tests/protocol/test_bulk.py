@@ -264,6 +264,17 @@ def test_gzip_is_read_and_other_encodings_are_refused(bank: Door) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (415, "INVALID_ARGUMENT")
 
 
+@pytest.mark.parametrize("size", [65_535, 65_536, 131_072])
+def test_a_gzip_body_of_any_size_gives_a_result_for_each_line(bank: Door, size: int) -> None:
+    line = json.dumps({"content": "The heron is in the garden."}).encode() + b"\n"
+    body = line * 20
+    body += b" " * (size - len(body) - 1) + b"\n"  # blank lines are none
+
+    assert [status for _, status in outcomes(bank.load(gzip.compress(body), content_encoding="gzip"))] == (
+        ["stored"] + ["known"] * 19
+    )
+
+
 def test_a_gzip_body_that_is_cut_or_none_keeps_the_lines_before_and_says_so(bank: Door) -> None:
     cut = bank.load(gzip.compress(notes(300))[:-20], content_encoding="gzip")
     none = bank.load(notes(3), content_encoding="gzip")

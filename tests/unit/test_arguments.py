@@ -323,6 +323,13 @@ def test_what_is_required_and_missing_is_named(given: dict[str, object]) -> None
     assert caught.value.extra == {"argument": "query"}
 
 
+def test_of_very_many_unknown_arguments_some_are_named_and_the_rest_counted() -> None:
+    _, warnings = read_arguments(Example, {"query": "tea"} | {f"querx{number}": 1 for number in range(20_000)})
+
+    assert len(warnings) == 11
+    assert warnings[-1] == "19990 more arguments are not known and were ignored"
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

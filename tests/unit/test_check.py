@@ -332,6 +332,21 @@ def test_a_fault_is_named_and_changed_by_a_repair_alone_after_which_the_bank_is_
     assert others <= {number for (number,) in ask(small.ledger, "SELECT number FROM memory")}
 
 
+@pytest.mark.parametrize("statement", ["PRAGMA user_version = 0", "PRAGMA user_version = 1", "DROP TABLE sentences"])
+def test_a_ledger_without_the_tables_of_its_schema_is_written_anew_with_all_memories(
+    small: Small, told: Told, statement: str
+) -> None:
+    before = ask(small.ledger, "SELECT id, text FROM memory ORDER BY number")
+    small.do(statement)
+    found, lines = told(small.data)
+    told(small.data, "--repair")
+
+    assert found == 1
+    assert "it does not have the tables of schema" in lines[0]
+    assert told(small.data) == (0, ["team: sound"])
+    assert ask(small.ledger, "SELECT id, text FROM memory ORDER BY number") == before
+
+
 def test_several_faults_of_one_memory_are_mended_together(small: Small, told: Told) -> None:
     small.do(
         "UPDATE passage SET vector = zeroblob(7) WHERE number = 3",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import numpy as np
@@ -27,7 +28,11 @@ pytestmark = pytest.mark.anyio
 DIMENSION = 16
 BANK = BankId.parse("Größe 1")
 
-Opener = Callable[[BankId, int], Awaitable[VectorIndex]]
+
+class Opener(Protocol):
+    """Opens a bank's index."""
+
+    def __call__(self, bank: BankId, dimension: int, embedder: str = "") -> Awaitable[VectorIndex]: ...
 
 
 def unit_rows(count: int, dimension: int = DIMENSION, seed: int = 1) -> Vectors:
@@ -49,15 +54,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(params=["embedded", "server"])
 async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
     if request.param == "embedded":
-        yield lambda bank, dimension: open_chroma(tmp_path / bank.folder, bank, dimension)
+        yield lambda bank, dimension, embedder="": open_chroma(tmp_path / bank.folder, bank, dimension, embedder)
         return
     connected = ChromaServer(request.getfixturevalue("url"))
     ledgers = dict[BankId, SqliteLedger]()
 
-    async def open_on_server(bank: BankId, dimension: int) -> VectorIndex:
+    async def open_on_server(bank: BankId, dimension: int, embedder: str = "") -> VectorIndex:
         if bank not in ledgers:
             ledgers[bank] = open_sqlite(tmp_path / bank.folder / "ledger.db", bank.text)
-        return await connected.open(bank, dimension, ledgers[bank])
+        return await connected.open(bank, dimension, ledgers[bank], embedder)
 
     yield open_on_server
     for ledger in ledgers.values():
@@ -200,16 +205,19 @@ async def test_an_index_says_that_it_is_rebuilt_until_it_holds_something(opener:
     assert said == [True, True]
 
 
-async def test_an_index_of_another_dimension_starts_empty_and_says_so(opener: Opener) -> None:
-    first = await opener(BANK, DIMENSION)
+@pytest.mark.parametrize(("dimension", "embedder"), [(2 * DIMENSION, "one"), (DIMENSION, "another")])
+async def test_an_index_of_another_embedder_starts_empty_and_says_so(
+    opener: Opener, dimension: int, embedder: str
+) -> None:
+    first = await opener(BANK, DIMENSION, "one")
     await first.upsert(numbers(1), unit_rows(1))
     await first.aclose()
 
-    second = await opener(BANK, 2 * DIMENSION)
+    second = await opener(BANK, dimension, embedder)
 
     assert second.rebuilt
     assert await second.count() == 0
-    await second.upsert(numbers(1), unit_rows(1, 2 * DIMENSION))
+    await second.upsert(numbers(1), unit_rows(1, dimension))
     await second.aclose()
 
 

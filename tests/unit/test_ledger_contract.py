@@ -610,8 +610,7 @@ def test_a_bank_given_to_another_embedder_has_no_vectors_any_more(ledger: Ledger
     assert ledger.late().tolist() == [key for each in stored for key in each.keys]
     assert ledger.vectors_from(0)[0].tolist() == ledger.unindexed(9)[0].tolist() == []
     assert ledger.sentences(stored[0].keys) == {}
-    # An index of the same dimension goes on to be used, and still holds what it held.
-    assert ledger.gone(9).tolist() == (list(stored[0].keys) if dimension == DIMENSION else [])
+    assert ledger.gone(9).tolist() == []
     assert len(ledger.memories([each.number for each in stored])) == 2
 
 
@@ -876,11 +875,3 @@ def test_a_bank_is_named_in_its_file(tmp_path: Path) -> None:
         names = database.execute("SELECT value FROM bank WHERE name = 'id'").fetchall()
 
     assert names == [("Team A",)]
-
-
-def test_a_passage_whose_vector_is_still_gone_from_the_index_can_be_forgotten(ledger: Ledger) -> None:
-    [stored] = put(ledger, entry())
-    ledger.give_to(EmbedderMark("another", DIMENSION))
-    ledger.forget([stored.number])
-
-    assert ledger.gone(9).tolist() == list(stored.keys)

@@ -29,6 +29,7 @@ from tests.doubles import (
     providing,
     rows_of,
     shorter,
+    too_large,
     zeros,
 )
 from tests.serving import BOUND
@@ -167,7 +168,9 @@ async def test_a_text_that_the_service_refuses_costs_those_beside_it_nothing(pro
     assert similarities(rows, TEXTS[::2]) == pytest.approx([1, 1])
 
 
-@pytest.mark.parametrize("change", [one_short, not_a_number, zeros, lambda reply: [], lambda reply: {"data": [1, 2]}])
+@pytest.mark.parametrize(
+    "change", [one_short, not_a_number, too_large, zeros, lambda reply: [], lambda reply: {"data": [1, 2]}]
+)
 async def test_an_answer_that_is_not_a_vector_for_each_text_is_refused(provider: Provider, change: object) -> None:
     provider.always = Fault(change=change)  # type: ignore[arg-type]  # any of the list
     async with embedder(provider.url) as made:

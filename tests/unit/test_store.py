@@ -22,6 +22,7 @@ from hindsight.embedding import Parted, Vectors
 from hindsight.embedding.batching import BatchingEmbedder
 from hindsight.errors import EmbedderUnavailable, IndexUnavailable, MemoryNotFound
 from hindsight.index import Keys, Nearest, VectorIndex
+from hindsight.ledger import EmbedderMark
 from hindsight.ledger.sqlite import SqliteLedger, open_sqlite
 from hindsight.quota import Quota
 from hindsight.retrieval.terms import VERSION
@@ -66,6 +67,7 @@ class Shelf:
     """An index that is a dict; opening it waits for `may_open`. It outlives the stores that open it."""
 
     held: dict[int, Vectors] = field(default_factory=dict)
+    mark: EmbedderMark | None = None
     down: bool = False
     opened: int = 0
     counted: int = 0
@@ -81,11 +83,14 @@ class Shelf:
     def stale(self) -> bool:
         return False
 
-    async def open(self, dimension: int) -> VectorIndex:
+    async def open(self, mark: EmbedderMark) -> VectorIndex:
         self.opening.set()
         await self.may_open.wait()
         if self.down:
             raise IndexUnavailable("the index is down")
+        if self.mark != mark:
+            self.held.clear()
+        self.mark = mark
         self.opened += 1
         return self
 
