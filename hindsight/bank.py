@@ -197,9 +197,10 @@ class Bank:
         counting = await store.counting(conditions)
         asking = asked(query.text, store.roster.names())
         vector, warnings = await self._embed_query(store, asking.text)
-        question = Question(asking, self._window(query.text), counting, vector)
+        held = store.held.view()
+        question = Question(asking, self._window(query.text), counting, vector, held)
         try:
-            near = _NOTHING if vector is None else await store.nearest(vector, counting, CANDIDATES)
+            near = _NOTHING if vector is None else await store.nearest(vector, counting, CANDIDATES, held[0])
         except IndexUnavailable as error:
             near, warnings = _NOTHING, [*warnings, error.message]
         found = await asyncio.to_thread(self._answer, store, question, near, query)

@@ -26,9 +26,9 @@ from hindsight.store import Store
 
 # Candidates of each arm, and how many of the best of them bring their neighbours along: with these the ten best agree
 # with those of scoring everything in 98 of 100 places.
-CANDIDATES, WORDED, ACCOMPANIED = 200, 400, 100
+CANDIDATES, WORDED, ACCOMPANIED = 200, 800, 100
 # Candidates whose sentences are looked at: with half or twice as many no figure moves by more than .003.
-LOOKED_INTO = 100
+LOOKED_INTO = 70
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,15 @@ class Question:
     """A query made ready.
 
     `window` are the days, both included, that it speaks of relative to now; `counting` says which memories may answer,
-    bool by number; `vector` is the query's, None when only words count.
+    bool by number; `vector` is the query's, None when only words count; `held` are the keys and vectors of the passages
+    that the store held when it began.
     """
 
     asked: Asked
     window: tuple[date, date] | None
     counting: Mask
     vector: Vectors | None
+    held: tuple[Keys, Vectors]
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ def answer(
 ) -> RecallAnswer:
     """The memories that answer best, best first. Blocking.
 
-    `near` are keys and cosines of the passages that the index finds nearest, beside those that the store holds.
+    `near` are keys and cosines of the passages that the index finds nearest, beside those that are held.
     """
     passages = _passages(store, question)
     keys = _candidates(store, question, passages, near)
@@ -97,11 +99,14 @@ def _passages(store: Store, question: Question) -> _Passages:
     passages = _Passages(
         owners, np.zeros(size, np.float32), np.zeros(size, np.bool_), alive, coverage(hits, size), hits
     )
-    held, vectors = store.held.view()
-    if question.vector is not None and len(held):
-        there = held < size
-        passages.cosines[held[there]] = (vectors @ question.vector)[there]
-        passages.known[held[there]] = True
+    if question.vector is not None:
+        now = store.held.view()
+        # Those held when the index was asked were not looked for there, and some may have been taken in since.
+        for held, vectors in (now,) if now is question.held else (question.held, now):
+            if len(held):
+                there = held < size
+                passages.cosines[held[there]] = (vectors @ question.vector)[there]
+                passages.known[held[there]] = True
     return passages
 
 

@@ -183,13 +183,12 @@ class Store:
                 self._facets = await asyncio.to_thread(self._read_facets)
         return await asyncio.to_thread(self._counting, self._facets, conditions)
 
-    async def nearest(self, vector: Vectors, counting: Mask, most: int) -> tuple[Keys, Scores]:
-        """Keys and cosines of the passages nearest to `vector` that are not held, at most about `most`.
+    async def nearest(self, vector: Vectors, counting: Mask, most: int, held: Keys) -> tuple[Keys, Scores]:
+        """Keys and cosines of the passages nearest to `vector` that are not `held`, at most about `most`.
 
         `counting` says which memories count, bool by number. Raises IndexUnavailable while the index still opens.
         """
         outside = self.roster.passages(counting)
-        held = self.held.view()[0]
         outside[held[held < len(outside)]] = False
         if self._late:
             # The index may still have them from another embedder.

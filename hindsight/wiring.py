@@ -60,6 +60,9 @@ def make_embedder(settings: Settings) -> Embedder:
     if settings.embedder == "onnx":
         from hindsight.embedding.onnx import OnnxEmbedder
 
+        if not settings.model_dir.is_dir():
+            rule = "a folder with the embedding model, which scripts/install puts into the usual one"
+            raise SettingsError(f"{variable('model_dir')}={str(settings.model_dir)!r}: {rule}")
         return OnnxEmbedder(settings.model_dir, settings.embedder_threads)
     if settings.embedder == "openai":
         from hindsight.embedding.openai import OpenAiEmbedder

@@ -49,11 +49,15 @@ async def _export(arguments: argparse.Namespace) -> None:
     async with open_target(arguments) as target:
         if arguments.all:
             await _export_all(target, arguments.all)
-        elif arguments.output:
-            count = await _to_file(target, BankId.parse(arguments.bank), arguments.output)
+            return
+        bank_id = BankId.parse(arguments.bank)
+        if bank_id not in await target.banks():
+            raise InvalidArgument(f"there is no bank {bank_id.text}; hindsight banks lists those there are")
+        if arguments.output:
+            count = await _to_file(target, bank_id, arguments.output)
             print(f"{count:,} memories", file=sys.stderr)
         else:
-            await _write(target, BankId.parse(arguments.bank), sys.stdout.buffer)
+            await _write(target, bank_id, sys.stdout.buffer)
 
 
 async def _export_all(target: Target, folder: Path) -> None:
@@ -63,6 +67,8 @@ async def _export_all(target: Target, folder: Path) -> None:
         count = await _to_file(target, bank_id, file)
         entries.append({"bank_id": bank_id.text, "file": file.name, "memories": count})
         print(f"{bank_id.text}: {count:,} memories", file=sys.stderr)
+    if not entries:
+        raise InvalidArgument("there are no banks to export")
     # Last, so that a folder with it is whole.
     (folder / INDEX).write_text(json.dumps({"banks": entries}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

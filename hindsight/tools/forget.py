@@ -21,8 +21,8 @@ class Forget:
 
     id: str | None = argument(Text(), "The memory's id", default=None)
     filter: Predicate | None = argument(Filter(), "Metadata expression, instead of an id", default=None)
-    dry_run: bool | None = argument(Flag(), "Only count and show some; default with a filter", default=None)
-    confirm: bool = argument(Flag(), "With a filter: true to really remove", default=False)
+    dry_run: bool | None = argument(Flag(), "Only count and show some; true by default with a filter", default=None)
+    confirm: bool = argument(Flag(), "With a filter: true, and dry_run=false, to really remove", default=False)
 
 
 async def _forget(bank: Bank, arguments: Forget) -> ForgetAnswer:

@@ -198,3 +198,17 @@ def test_banks_of_a_server_are_listed(running: Serving, command: Run) -> None:
 
     assert {"bank_id": bank, "memories": 1} in answer(command("banks", "--json", "--url", running.url))["banks"]
     assert bank in done(command("banks", "--url", running.url))
+
+
+def test_an_export_of_a_bank_that_is_not_there_fails_and_leaves_the_last_one_as_it_is(
+    command: Run, tmp_path: Path
+) -> None:
+    output = tmp_path / "team.ndjson"
+    output.write_text("the last backup")
+    one = command("export", "--bank", "tema", "--data-dir", tmp_path / "data", "-o", output)
+    every = command("export", "--all", tmp_path / "all", "--data-dir", tmp_path / "data")
+
+    assert (one.status, every.status) == (1, 1)
+    assert "there is no bank tema" in one.err
+    assert "there are no banks" in every.err
+    assert output.read_text() == "the last backup"

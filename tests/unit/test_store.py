@@ -225,12 +225,12 @@ async def test_a_recall_that_is_given_up_while_the_index_opens_does_not_open_it_
     [vector] = await house.embedder.embed(["fact number 3"])
     counting = house.store.roster.counting(superseded=False)
 
-    first = asyncio.create_task(house.store.nearest(vector, counting, 2))
+    first = asyncio.create_task(house.store.nearest(vector, counting, 2, house.store.held.view()[0]))
     with anyio.fail_after(BOUND):
         await shelf.opening.wait()
         first.cancel()
         await asyncio.wait([first])
-        second = asyncio.create_task(house.store.nearest(vector, counting, 2))
+        second = asyncio.create_task(house.store.nearest(vector, counting, 2, house.store.held.view()[0]))
         await asyncio.sleep(0)
         shelf.may_open.set()
         keys, cosines = await second
